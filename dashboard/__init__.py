@@ -1,0 +1,1 @@
+"""The Streamlit inspector; it reads the Observer over HTTP only."""

@@ -1,0 +1,1 @@
+"""The serving engine: everything between a validated request and its tokens."""

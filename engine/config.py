@@ -1,0 +1,132 @@
+"""The frozen configuration that every process of one run shares."""
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, get_type_hints
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class ModelArchitecture:
+    """The shape of a decoder, read from config.json or GGUF metadata without torch.
+
+    `rope_scaling` is the Hugging Face dictionary (rope_type, factor, …) or None. `sliding_window` is in tokens.
+    """
+
+    name: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    attention_bias: bool = False
+    qk_norm: bool = False
+    sliding_window: int | None = None
+    rope_scaling: dict[str, Any] | None = None
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    source_dtype: str = "bfloat16"
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which model, from where, under which names and in which numbers.
+
+    `path` is the resolved local place: a `.gguf` file or a directory. `tokenizer` is the place the tokenizer
+    is read from (the same, unless --tokenizer names another).
+    """
+
+    model: str
+    path: str
+    source: Literal["gguf", "hf", "dummy"]
+    tokenizer: str
+    served_model_names: tuple[str, ...]
+    architecture: ModelArchitecture
+    dtype: Dtype
+    max_model_len: int
+    seed: int = 0
+    device: Device = "cpu"
+    chat_template: str | None = None
+    max_logprobs: int = 20
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """The paged KV cache. Sizes left None are worked out by the engine from free memory."""
+
+    block_size: int = 16
+    gpu_memory_utilization: float = 0.9
+    kv_cache_memory_bytes: int | None = None
+    num_gpu_blocks_override: int | None = None
+    enable_prefix_caching: bool = True
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """The limits of one step."""
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    enable_chunked_prefill: bool = True
+    policy: Literal["fcfs", "priority"] = "fcfs"
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How many workers and how they are reached."""
+
+    distributed_executor_backend: Literal["uni", "mp"] = "uni"
+    world_size: int = 1
+    data_parallel_size: int = 1
+
+
+@dataclass(frozen=True)
+class ObservabilityConfig:
+    """What is logged and recorded. `recorder` is memory or null until the ring is there."""
+
+    disable_log_stats: bool = False
+    aggregate_engine_logging: bool = False
+    enable_log_requests: bool = False
+    recorder: Literal["memory", "null"] = "memory"
+
+
+@dataclass(frozen=True)
+class VllmConfig:
+    """All of it. `run_dir` is this run's own 0700 directory; `generation` counts engine restarts."""
+
+    model: ModelConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    parallel: ParallelConfig
+    observability: ObservabilityConfig
+    run_dir: str = ""
+    generation: int = 0
+
+
+def to_wire(config: Any) -> dict[str, Any]:
+    """A dataclass as nested dictionaries of plain values, ready for msgpack."""
+    return {
+        field.name: to_wire(value) if is_dataclass(value) else value
+        for field in fields(config)
+        for value in [getattr(config, field.name)]
+    }
+
+
+def from_wire(kind: type[Any], values: dict[str, Any]) -> Any:
+    """The dataclass of that kind rebuilt from `to_wire`'s dictionaries (lists become tuples)."""
+    hints = get_type_hints(kind)
+    built: dict[str, Any] = {}
+    for name, value in values.items():
+        hint = hints[name]
+        if is_dataclass(hint):
+            built[name] = from_wire(hint, value)  # type: ignore[arg-type]
+        else:
+            built[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**built)

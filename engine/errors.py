@@ -1,0 +1,68 @@
+"""Named errors of the engine; each says what broke, with the number and the limit."""
+
+from typing import Literal
+
+Reason = Literal[
+    "invalid_json",
+    "invalid_body",
+    "invalid_value",
+    "unsupported",
+    "unsupported_media_type",
+    "empty_prompt",
+    "model_not_found",
+    "not_found",
+    "method_not_allowed",
+    "too_deep",
+    "too_large",
+    "too_many_sequences",
+    "context_length_exceeded",
+    "unauthorized",
+    "forbidden",
+    "timeout",
+    "overloaded",
+    "shutting_down",
+    "engine_dead",
+    "not_ready",
+    "invalid_logits",
+    "internal_error",
+]
+"""The closed set of words an error reply carries in `reason`."""
+
+
+class VllmObsError(Exception):
+    """Base of every error this project raises on purpose."""
+
+
+class ConfigError(VllmObsError):
+    """The configuration or the model cannot be used; the process exits with 78 and this one line."""
+
+    exit_code = 78
+
+
+class StartupError(VllmObsError):
+    """A child process did not become ready. `exit_code` is what its owner should exit with."""
+
+    def __init__(self, message: str, exit_code: int = 70) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class EngineDeadError(VllmObsError):
+    """The engine is gone; nothing sent to it will be answered."""
+
+
+class RequestError(VllmObsError):
+    """A request that can never succeed. `param` names the field, `reason` is from the closed set."""
+
+    def __init__(self, message: str, param: str | None = None, reason: Reason = "invalid_value") -> None:
+        super().__init__(message)
+        self.param = param
+        self.reason: Reason = reason
+
+
+class RequestFailedError(VllmObsError):
+    """An accepted request ended with an error inside the engine."""
+
+    def __init__(self, message: str, reason: Reason = "internal_error") -> None:
+        super().__init__(message)
+        self.reason: Reason = reason

@@ -1,0 +1,1 @@
+"""Executors: how a step plan reaches the workers and how their answer comes back."""

@@ -1,0 +1,37 @@
+"""The one interface between EngineCore and whatever runs the model."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple, Protocol
+
+from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+
+
+class KVCapacity(NamedTuple):
+    """How the KV cache was sized: blocks, bytes of one block over all layers, and free memory it came from."""
+
+    num_blocks: int
+    block_bytes: int
+    available_bytes: int
+
+
+class Executor(Protocol):
+    """Runs plans on one worker or many. Both step calls return at once; their futures fail with the cause."""
+
+    def initialize(self) -> KVCapacity:
+        """Load the weights, size and allocate the KV cache, warm up. Raises ConfigError or StartupError."""
+
+    def execute_model(self, plan: StepPlan) -> Future[None]:
+        """Start the forward pass of a plan; done when it ran (or failed)."""
+
+    def sample_tokens(self, masks: GrammarMasks | None) -> Future[ModelRunnerOutput]:
+        """Sample the rows of the plan executed last, under grammar masks if any."""
+
+    def startup_phases(self) -> list[tuple[str, float]]:
+        """(name, seconds) of what `initialize` did, in order."""
+
+    def on_failure(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(cause)` from any thread when a rank dies outside a step."""
+
+    def shutdown(self) -> None:
+        """End every worker within seconds; idempotent."""

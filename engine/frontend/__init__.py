@@ -1,0 +1,1 @@
+"""The text side of the engine: tokenizer, processors, AsyncLLM, LLMEngine and LLM."""

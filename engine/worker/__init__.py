@@ -1,0 +1,1 @@
+"""The worker process: input batch, model runner, device memory."""

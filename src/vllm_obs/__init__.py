@@ -1,0 +1,3 @@
+"""vllm-obs: an LLM serving platform that explains itself."""
+
+__version__ = "0.1.0"

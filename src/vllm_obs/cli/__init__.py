@@ -1,0 +1,1 @@
+"""The command line: vllm-obs serve, bench, …"""

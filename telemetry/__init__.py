@@ -1,0 +1,1 @@
+"""Facts about what every process did, and the views made from them."""
