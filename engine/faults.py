@@ -10,7 +10,7 @@ import signal
 import time
 
 
-class InjectedFault(RuntimeError):
+class InjectedFaultError(RuntimeError):
     """Raised by a site that was asked to fail."""
 
 
@@ -36,7 +36,7 @@ def maybe_fault(site: str, request_id: str = "") -> None:
 
 def _act(site: str, verb: str, argument: str, request_id: str) -> None:
     if verb == "raise" and (not argument or argument in request_id):
-        raise InjectedFault(f"planted at {site}")
+        raise InjectedFaultError(f"planted at {site}")
     if verb == "exit":
         os._exit(int(argument or 1))
     if verb == "kill":
