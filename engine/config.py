@@ -11,7 +11,8 @@ Device = Literal["cpu", "cuda"]
 class ModelArchitecture:
     """The shape of a decoder, read from config.json or GGUF metadata without torch.
 
-    `rope_scaling` is the Hugging Face dictionary (rope_type, factor, …) or None. `sliding_window` is in tokens.
+    `rope_scaling` is the Hugging Face dictionary (rope_type, factor, …) or None. `sliding_window` is in tokens;
+    the layers in `full_attention_layers` do without it.
     """
 
     name: str
@@ -29,6 +30,7 @@ class ModelArchitecture:
     attention_bias: bool = False
     qk_norm: bool = False
     sliding_window: int | None = None
+    full_attention_layers: tuple[int, ...] = ()
     rope_scaling: dict[str, Any] | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()

@@ -1,0 +1,37 @@
+"""What must hold between the numbers of an architecture, wherever they came from."""
+
+from vllm_obs.engine.config import ModelArchitecture
+from vllm_obs.engine.errors import ConfigError
+
+
+def check_architecture(architecture: ModelArchitecture, place: str) -> None:
+    """ConfigError, beginning with `place`, where heads, sizes or rope scaling do not fit together."""
+    heads, kv_heads, head_dim = architecture.num_heads, architecture.num_kv_heads, architecture.head_dim
+    if heads % kv_heads:
+        raise ConfigError(f"{place}: {heads} attention heads cannot share {kv_heads} key-value heads evenly")
+    if head_dim % 2:
+        raise ConfigError(f"{place}: head size {head_dim} is odd; rotary embedding needs pairs")
+    _check_rope_scaling(architecture, place)
+
+
+_NEEDED = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+
+
+def _check_rope_scaling(architecture: ModelArchitecture, place: str) -> None:
+    scaling = architecture.rope_scaling or {}
+    kind = str(scaling.get("rope_type"))
+    for key in _NEEDED.get(kind, ()):
+        value = scaling.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise ConfigError(f"{place}: rope scaling {kind} needs a positive {key}, not {value!r}")
+    factors = scaling.get("factors", [1.0] * (architecture.head_dim // 2))
+    if len(factors) != architecture.head_dim // 2 or min(factors) <= 0:
+        raise ConfigError(
+            f"{place}: {len(factors)} rope frequency factors, but a head of {architecture.head_dim} has "
+            f"{architecture.head_dim // 2} frequencies, each needing a positive one"
+        )

