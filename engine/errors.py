@@ -3,6 +3,7 @@
 from typing import Literal
 
 Reason = Literal[
+    "invalid_http",
     "invalid_json",
     "invalid_body",
     "invalid_value",
@@ -51,7 +52,7 @@ class EngineDeadError(VllmObsError):
     """The engine is gone; nothing sent to it will be answered."""
 
 
-class RequestError(VllmObsError):
+class RequestError(VllmObsError, ValueError):
     """A request that can never succeed. `param` names the field, `reason` is from the closed set."""
 
     def __init__(self, message: str, param: str | None = None, reason: Reason = "invalid_value") -> None:
