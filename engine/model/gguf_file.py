@@ -148,7 +148,7 @@ class _Cursor:
         self.require(count * struct.calcsize(code), f"an array of {count} values")
         values = np.frombuffer(self.buffer, np.dtype(code), count, self.at)
         self.at += values.nbytes
-        return values.tolist()
+        return list(values.tolist())
 
     def value(self) -> Any:
         """A value preceded by its type."""

@@ -1,0 +1,65 @@
+"""The decoder family: embedding, layers over a paged KV cache, final norm and logits."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
+
+from vllm_obs.engine.attention.batch import AttentionBatch
+from vllm_obs.engine.attention.kv_cache import BlockedKVCache
+from vllm_obs.engine.attention.step_indices import StepIndices, step_indices
+from vllm_obs.engine.config import ModelArchitecture
+from vllm_obs.engine.model.interface import PagedKVCache
+from vllm_obs.engine.model.layers import DecoderLayer, RMSNorm
+from vllm_obs.engine.model.linear import Linear
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A DecoderModel. `rotations` is complex64 (max_model_len, head_dim / 2)."""
+
+    architecture: ModelArchitecture
+    cache_dtype: torch.dtype
+    embedding: torch.Tensor
+    rotations: torch.Tensor
+    layers: list[DecoderLayer]
+    final_norm: RMSNorm
+    lm_head: Linear
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
+        """A zeroed cache of `num_blocks` blocks for all layers."""
+        shape = (num_blocks, self.architecture.num_kv_heads, block_size, self.architecture.head_dim)
+        return BlockedKVCache(shape, len(self.layers), self.cache_dtype, self.embedding.device)
+
+    def kv_block_bytes(self, block_size: int) -> int:
+        """Bytes that one block takes over all layers."""
+        numbers = 2 * self.architecture.num_kv_heads * block_size * self.architecture.head_dim
+        return numbers * self.cache_dtype.itemsize * len(self.layers)
+
+    @torch.inference_mode()
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch, kv_cache: PagedKVCache
+    ) -> torch.Tensor:
+        """Hidden states (R, hidden), normed, at `batch.logits_indices`; see interface.DecoderModel."""
+        assert isinstance(kv_cache, BlockedKVCache)
+        indices = self._indices(batch, kv_cache)
+        rotations = self.rotations.index_select(0, positions).unsqueeze(1)
+        residual = F.embedding(token_ids, self.embedding).float()
+        last = len(self.layers) - 1
+        for number, (layer, layer_cache) in enumerate(zip(self.layers, kv_cache.layers, strict=True)):
+            attended = layer.attend(residual, rotations, layer_cache, indices[layer.attention.window])
+            if number == last:  # from here on only the rows that are asked for matter
+                residual = residual.index_select(0, batch.logits_indices)
+                attended = attended.index_select(0, batch.logits_indices)
+            residual = layer.finish(residual, attended)
+        return self.final_norm(residual)
+
+    @torch.inference_mode()
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits (R, vocab) in float32 from hidden states (R, hidden)."""
+        return self.lm_head(hidden).float()
+
+    def _indices(self, batch: AttentionBatch, cache: BlockedKVCache) -> dict[int | None, StepIndices]:
+        """The step's indices for each sliding window that some layer has."""
+        windows = {layer.attention.window for layer in self.layers}
+        return {window: step_indices(batch, cache, window) for window in windows}

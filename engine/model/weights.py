@@ -1,0 +1,74 @@
+"""Where a model's tensors come from: one interface over safetensors, GGUF and random numbers."""
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from vllm_obs.engine.config import ModelArchitecture, ModelConfig
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.model.gguf_weights import GGUFWeights
+from vllm_obs.engine.model.safetensors_header import StoredTensor, read_tensor_table
+from vllm_obs.engine.model.tensor_names import Shape, check_tensors, expected_tensors
+
+
+class Weights(Protocol):
+    """The tensors of one model, in host memory."""
+
+    def shapes(self) -> dict[str, Shape]:
+        """The shape of every tensor, by name."""
+
+    def read(self, name: str) -> torch.Tensor:
+        """A tensor in the floating dtype it was stored in (quantised ones: float32)."""
+
+
+def open_weights(model: ModelConfig) -> Weights:
+    """The weights a configuration names. ConfigError names the first tensor missing or of another shape."""
+    if model.source == "dummy":
+        return DummyWeights(model.architecture, model.seed)
+    opened: Weights = (
+        GGUFWeights(model.path, model.architecture)
+        if model.source == "gguf"
+        else SafetensorsWeights(Path(model.path))
+    )
+    check_tensors(model.architecture, opened.shapes(), model.path)
+    return opened
+
+
+class SafetensorsWeights:
+    """The tensors of a Hugging Face directory, in one safetensors file or many."""
+
+    def __init__(self, directory: Path) -> None:
+        self._table: dict[str, StoredTensor] = read_tensor_table(directory)
+
+    def shapes(self) -> dict[str, Shape]:
+        return {name: stored.shape for name, stored in self._table.items()}
+
+    def read(self, name: str) -> torch.Tensor:
+        stored = self._table[name]
+        try:
+            with safe_open(stored.file, framework="pt") as file:
+                tensor: torch.Tensor = file.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{stored.file}: tensor {name} cannot be read: {error}") from None
+        return tensor
+
+
+class DummyWeights:
+    """Random weights, a function of seed and name alone, scaled to keep activations near 1."""
+
+    def __init__(self, architecture: ModelArchitecture, seed: int) -> None:
+        self._shapes = dict(expected_tensors(architecture))
+        self._numbers = {name: number for number, name in enumerate(self._shapes)}
+        self._seed = seed
+
+    def shapes(self) -> dict[str, Shape]:
+        return dict(self._shapes)
+
+    def read(self, name: str) -> torch.Tensor:
+        shape = self._shapes[name]
+        if name.endswith("norm.weight"):
+            return torch.ones(shape)
+        generator = torch.Generator().manual_seed((self._seed << 20) + self._numbers[name])
+        return torch.randn(shape, generator=generator).mul_(float(shape[-1]) ** -0.5)
