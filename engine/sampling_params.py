@@ -246,7 +246,6 @@ def to_spec(params: SamplingParams, max_tokens: int, eos_token_ids: tuple[int, .
     `max_tokens` is the resolved limit; a 0 (score the prompt only) is sent as 1, whose token is then hidden.
     """
     greedy = params.is_greedy
-    bias = sorted((params.logit_bias or {}).items())
     return SamplingSpec(
         temperature=0.0 if greedy else float(params.temperature),
         top_p=1.0 if greedy else float(params.top_p),
@@ -259,7 +258,10 @@ def to_spec(params: SamplingParams, max_tokens: int, eos_token_ids: tuple[int, .
         min_tokens=min(params.min_tokens, max_tokens),
         stop_token_ids=tuple(dict.fromkeys(params.stop_token_ids or ())),
         eos_token_ids=() if params.ignore_eos else eos_token_ids,
-        logit_bias=tuple((i, min(MAX_LOGIT_BIAS, max(-MAX_LOGIT_BIAS, float(bias)))) for i, bias in bias),
+        logit_bias=tuple(
+            (i, min(MAX_LOGIT_BIAS, max(-MAX_LOGIT_BIAS, float(bias))))
+            for i, bias in sorted((params.logit_bias or {}).items())
+        ),
         allowed_token_ids=tuple(dict.fromkeys(params.allowed_token_ids or ())),
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,

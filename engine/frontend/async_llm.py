@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.frontend.chat_template import ChatTemplate
 from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.sampling_params import SamplingParams
@@ -11,7 +12,7 @@ from vllm_obs.telemetry.recorder import Recorder
 
 
 class RequestStream:
-    """An accepted request: iterate it for its deltas (n sequences interleaved); `aclose()` aborts what still runs."""
+    """An accepted request: iterate it for its deltas (sequences interleaved); `aclose()` aborts what still runs."""
 
     request_id: str
     """The engine's own id; the sequences are `{request_id}-{index}`."""
@@ -52,7 +53,7 @@ class AsyncLLM:
     ) -> RequestStream:
         """Validate, tokenise, register and send; RequestError (400) or EngineDeadError before anything runs.
 
-        With `stream` False the request gives one delta a sequence, at its end (cheaper). Always `aclose()` the result.
+        With `stream` False the request gives one delta a sequence, at its end (cheaper). Always `aclose()` it.
         """
         raise NotImplementedError
 
@@ -65,12 +66,18 @@ class AsyncLLM:
     ) -> AsyncIterator[SequenceDelta]:
         """`submit` and iterate, as an async generator: closing or cancelling it aborts. Same options as `submit`.
 
-        Once accepted, failures come as a delta with finish_reason `error` (reason `engine_dead` when the engine died).
+        Once accepted, failures come as a delta with finish_reason `error` (reason `engine_dead` when it died).
         """
         raise NotImplementedError
 
     async def abort(self, request_id: str) -> None:
         """Abort every request submitted under that id; their streams end with finish_reason `abort`."""
+
+    async def encode_chat(
+        self, template: ChatTemplate, messages: list[dict[str, Any]], **options: Any
+    ) -> list[int]:
+        """`ChatTemplate.encode` with the same limits; long chats off the event loop."""
+        raise NotImplementedError
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokenise a raw prompt; long texts off the event loop. RequestError when it cannot fit the context."""

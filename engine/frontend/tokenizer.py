@@ -1,44 +1,129 @@
 """Text to token ids and back, for the tokenizers of the model families served here."""
 
+import os
+import re
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read when tokenizers starts; one text needs one thread
+
+import tokenizers as hf
+
 from vllm_obs.engine.config import ModelConfig
+from vllm_obs.engine.errors import RequestError
+from vllm_obs.engine.frontend.gguf_tokenizer import read_gguf_tokenizer
+from vllm_obs.engine.frontend.hf_tokenizer import read_hf_tokenizer
+from vllm_obs.engine.frontend.vocabulary import Vocabulary
+from vllm_obs.engine.sampling_params import check_token_ids
 
 
 class Tokenizer:
-    """Signatures first; the body follows.
+    """One model's tokenizer. `vocab_size` is the number of ids; `chat_template` the model's own, or None.
 
-    `vocab_size` is the number of ids; `eos_token_ids`, `bos_token_id` are the model's; `bos_token`, `eos_token`
-    their text or ""; `chat_template` is the model's own template or None.
+    Text that spells a special token *is* that token in a raw prompt (`encode`), as with vLLM and Hugging Face;
+    `encode_marked` keeps apart what a chat template wrote from what users wrote. Safe to use from several threads.
     """
 
-    vocab_size: int
-    bos_token_id: int | None
-    eos_token_ids: tuple[int, ...]
-    bos_token: str
-    eos_token: str
-    chat_template: str | None
-    max_chars_per_token: int
+    def __init__(self, backend: hf.Tokenizer, vocabulary: Vocabulary) -> None:
+        self._backend = backend
+        self._vocabulary = vocabulary
+        self._plain = _without_special_tokens(backend)
+        self._bytes: dict[int, bytes] = {}
+        self._special_ids = frozenset(vocabulary.special.values())
+        self.special_pattern = _alternation(vocabulary.special)
+        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        self.bos_token = vocabulary.bos_token
+        self.eos_token = vocabulary.eos_token
+        self.bos_token_id = vocabulary.bos_token_id
+        self.eos_token_ids = vocabulary.eos_token_ids
+        self.chat_template = vocabulary.chat_template
+        self.max_chars_per_token = _longest_token(backend)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a raw prompt: text that spells a special token becomes that token (as HF and vLLM do)."""
-        raise NotImplementedError
+        """Token ids of a raw prompt, with the model's first token in front if it wants one.
+
+        Releases the GIL while it works. RequestError (param prompt) for a text that is not Unicode.
+        """
+        ids = _encode(self._backend, text, add_special_tokens)
+        if add_special_tokens and self._vocabulary.prepend_bos and self.bos_token_id is not None:
+            return [self.bos_token_id, *ids]
+        return ids
+
+    def encode_marked(self, text: str, mark: str) -> list[int]:
+        """Token ids of a text in which special tokens broken up by `mark` are text; marks count for nothing."""
+        ids: list[int] = []
+        for position, piece in enumerate(self.special_pattern.split(text)):
+            if position % 2:
+                ids.append(self._vocabulary.special[piece])
+            elif unmarked := piece.replace(mark, ""):
+                ids += _encode(self._plain, unmarked, False)
+        return ids
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Text of the ids; bytes that are no character become U+FFFD. RequestError for an unknown id."""
-        raise NotImplementedError
+        """Text of the ids, U+FFFD for bytes that make no character. RequestError (param tokens) for a bad id."""
+        check_token_ids(token_ids, self.vocab_size, "tokens")
+        kept = (i for i in token_ids if not (skip_special_tokens and i in self._special_ids))
+        text = b"".join(map(self.token_bytes, kept)).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self._vocabulary.spelling == "metaspace" else text
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes one token stands for (special tokens: their spelling)."""
-        raise NotImplementedError
+        """The bytes one token stands for; a special token's are its spelling. Empty for an id without a token."""
+        known = self._bytes.get(token_id)
+        if known is None:
+            token = self._backend.id_to_token(token_id) or ""
+            known = self._bytes[token_id] = self._vocabulary.spell(token_id, token)
+        return known
 
     def token_str(self, token_id: int) -> str:
-        """One token's text alone, U+FFFD for half a character."""
-        raise NotImplementedError
+        """One token's text alone; U+FFFD stands for half a character."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def is_special(self, token_id: int) -> bool:
-        """Whether skip_special_tokens leaves it out."""
-        raise NotImplementedError
+        """Whether `skip_special_tokens` leaves it out."""
+        return token_id in self._special_ids
 
 
 def load_tokenizer(config: ModelConfig) -> Tokenizer:
-    """The model's tokenizer (a .gguf file or a directory with tokenizer.json). ConfigError when there is none."""
-    raise NotImplementedError
+    """The model's tokenizer, from a .gguf file or a directory with tokenizer.json.
+
+    The model's own end-of-sequence ids come first, then the tokenizer's. ConfigError when there is none to read.
+    """
+    read = read_gguf_tokenizer if config.tokenizer.endswith(".gguf") else read_hf_tokenizer
+    return Tokenizer(*read(config.tokenizer, config.architecture))
+
+
+def _without_special_tokens(backend: hf.Tokenizer) -> hf.Tokenizer:
+    """The same model (shared, not copied) to which special tokens are plain text."""
+    plain = hf.Tokenizer(backend.model)
+    if backend.normalizer is not None:
+        plain.normalizer = backend.normalizer
+    if backend.pre_tokenizer is not None:
+        plain.pre_tokenizer = backend.pre_tokenizer
+    added = backend.get_added_tokens_decoder()
+    plain.add_tokens([token for _, token in sorted(added.items()) if not token.special])
+    return plain
+
+
+def _alternation(special: dict[str, int]) -> re.Pattern[str]:
+    """Matches any special token, the longest where several begin; one group, for `split`."""
+    spellings = sorted(special, key=len, reverse=True)
+    return re.compile("(" + "|".join(map(re.escape, spellings)) + ")" if spellings else r"(?!)()")
+
+
+def _longest_token(backend: hf.Tokenizer) -> int:
+    """An upper bound of the characters of text that one token can stand for (normalising may shrink text)."""
+    longest = max(map(len, backend.get_vocab(with_added_tokens=True)), default=1)
+    return longest if backend.normalizer is None else 4 * longest
+
+
+def _encode(backend: hf.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    if not text.isascii():
+        _check_unicode(text)
+    # encode() keeps the GIL for the whole text; encode_batch_fast() gives it up.
+    ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+    return ids
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RequestError(f"The text holds half a surrogate pair at character {error.start}.", "prompt") from None
