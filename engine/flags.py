@@ -1,0 +1,133 @@
+"""What a command-line flag is, how its text becomes a value, and the table of the engine's flags."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+FlagValue = Any
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def whole_number(text: str) -> int:
+    """An integer written in digits."""
+    if not re.fullmatch(r"[+-]?\d{1,18}", text):
+        raise ValueError(f"{text[:64]!r} is not a whole number")
+    return int(text)
+
+
+def number(text: str) -> float:
+    """A finite decimal number."""
+    if not re.fullmatch(r"[+-]?(\d{1,18}(\.\d*)?|\.\d+)([eE][+-]?\d{1,2})?", text):
+        raise ValueError(f"{text[:64]!r} is not a number")
+    return float(text)
+
+
+def human_size(text: str) -> int:
+    """A count with an optional suffix: 4k is 4,000 and 4K is 4,096; decimals go with the small letters only."""
+    match = _SIZE.fullmatch(text)
+    if match is None or len(text) > 18:
+        raise ValueError(f"{text[:64]!r} is not a count such as 4096, 4k (4,000), 4K (4,096) or 1M")
+    digits, suffix = match.groups()
+    if "." in digits and not suffix.islower():
+        raise ValueError(f"{text!r} is not a whole number; decimals need a suffix of powers of 1,000: k, m, g, t")
+    base = 1000 if suffix.islower() else 1024
+    return round(float(digits) * base ** _POWERS[suffix.lower()]) if suffix else int(digits)
+
+
+def json_strings(text: str) -> tuple[str, ...]:
+    """A JSON array of strings."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{text[:64]!r} is not a JSON array of strings")
+    return tuple(values)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag: `name` is the field it sets (max_model_len for --max-model-len).
+
+    kind: `value` takes one word, `values` one or several, `switch` none (--x), `pair` none (--x, --no-x).
+    `default_text` is what help shows where the default is worked out; otherwise the field's default is shown.
+    """
+
+    name: str
+    group: str
+    help: str
+    kind: Literal["value", "values", "switch", "pair"] = "value"
+    parse: Callable[[str], Any] = str
+    choices: tuple[str, ...] = ()
+    metavar: str = ""
+    default_text: str = ""
+
+    @property
+    def option(self) -> str:
+        """The flag as it is typed."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def is_boolean(self) -> bool:
+        """Whether it takes no word."""
+        return self.kind in ("switch", "pair")
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for its word in help."""
+        return "{" + ",".join(self.choices) + "}" if self.choices else self.metavar or self.name.upper()
+
+    def read(self, text: str) -> FlagValue:
+        """One word as a value. Raises ValueError with a plain reason."""
+        value = self.parse(text)
+        if self.choices and value not in self.choices:
+            raise ValueError(f"{text[:64]!r} is not one of {', '.join(self.choices)}")
+        return value
+
+
+ENGINE_FLAGS = (
+    Flag("load_format", "Model", "Where weights come from; dummy makes random ones for a config.",
+         choices=("auto", "safetensors", "gguf", "dummy")),
+    Flag("tokenizer", "Model", "Directory, .gguf file or hub id of the tokenizer.", metavar="PATH",
+         default_text="the model's"),
+    Flag("served_model_name", "Model", "Names clients may call the model by; replies carry the first.", "values",
+         metavar="NAME", default_text="MODEL"),
+    Flag("dtype", "Model", "Numbers to compute in; auto is bfloat16.",
+         choices=("auto", "bfloat16", "float16", "float32", "half", "float")),
+    Flag("max_model_len", "Model", "Longest prompt and completion together, in tokens (4k, 8K).",
+         parse=human_size, metavar="TOKENS", default_text="the model's"),
+    Flag("max_logprobs", "Model", "Most log-probabilities a request may ask for at a position; -1 for all.",
+         parse=whole_number, metavar="N"),
+    Flag("chat_template", "Model", "File with a Jinja chat template, or the template itself.", metavar="FILE",
+         default_text="the model's"),
+    Flag("seed", "Model", "Seed of random weights.", parse=whole_number, metavar="N"),
+    Flag("device", "Engine", "auto takes CUDA where there is an NVIDIA device.", choices=("auto", "cpu", "cuda")),
+    Flag("distributed_executor_backend", "Engine", "Worker inside the engine process, or a process of its own.",
+         choices=("uni", "mp")),
+    Flag("block_size", "Cache", "Tokens in one block of the KV cache.", parse=whole_number, metavar="TOKENS"),
+    Flag("gpu_memory_utilization", "Cache",
+         "Share of the device's memory to use; on a CPU, of the memory that is free.", parse=number,
+         metavar="FRACTION"),
+    Flag("kv_cache_memory_bytes", "Cache", "Size of the KV cache (512M, 4G).", parse=human_size, metavar="BYTES",
+         default_text="from free memory"),
+    Flag("num_gpu_blocks_override", "Cache", "Number of KV blocks, whatever memory is free.", parse=whole_number,
+         metavar="N", default_text="from free memory"),
+    Flag("enable_prefix_caching", "Cache", "Reuse the blocks of prompts that begin alike.", "pair"),
+    Flag("max_num_seqs", "Scheduler", "Most sequences that run in one step.", parse=human_size, metavar="N",
+         default_text="256 on a GPU, 64 on a CPU"),
+    Flag("max_num_batched_tokens", "Scheduler", "Most tokens computed in one step.", parse=human_size,
+         metavar="TOKENS", default_text="2048 on a GPU, 512 on a CPU"),
+    Flag("enable_chunked_prefill", "Scheduler", "Split long prompts over several steps.", "pair"),
+    Flag("scheduling_policy", "Scheduler", "First come first served, or by the request's priority.",
+         choices=("fcfs", "priority")),
+    Flag("stream_interval", "Scheduler", "Tokens between two chunks of a stream; the first comes at once.",
+         parse=whole_number, metavar="TOKENS"),
+    Flag("enable_log_requests", "Logging", "Log the id and lengths of each request, never its text.", "pair"),
+    Flag("disable_log_stats", "Logging", "No statistics line every few seconds.", "switch"),
+    Flag("aggregate_engine_logging", "Logging", "One statistics line for all engines.", "switch"),
+)  # fmt: skip
+"""The flags of the engine; each sets the field of `EngineArgs` with its name, where the default stands."""

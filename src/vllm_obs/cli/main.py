@@ -1,0 +1,69 @@
+"""The `vllm-obs` command: loads only the subcommand asked for, and turns errors into one line and an exit code."""
+
+import difflib
+import sys
+from importlib import import_module
+
+from vllm_obs import __version__
+from vllm_obs.engine.errors import ConfigError, StartupError
+
+EXIT_CUT_OFF = 1
+
+COMMANDS = {
+    "serve": ("vllm_obs.cli.serve", "serve a model over the OpenAI API"),
+    "bench": ("vllm_obs.cli.bench.command", "measure a running server"),
+    "version": ("vllm_obs.cli.version", "versions of vllm-obs and what it runs on"),
+}
+"""Subcommand → (module with `main(argv) -> exit code`, what it is for)."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return the exit code of the process."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        return _dispatch(argv)
+    except ConfigError as error:
+        return _fail(error, ConfigError.exit_code)
+    except StartupError as error:
+        return _fail(error, error.exit_code)
+    except KeyboardInterrupt:
+        return EXIT_CUT_OFF
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0
+    name, rest = argv[0], argv[1:]
+    if name in ("-v", "-V", "--version"):
+        print(f"vllm-obs {__version__}")
+        return 0
+    if name not in COMMANDS:
+        raise ConfigError(f"there is no command {name:.64}{_nearest(name)}; see vllm-obs --help")
+    module, _ = COMMANDS[name]
+    return int(import_module(module).main(rest))
+
+
+def _usage() -> str:
+    rows = [f"  {name:<10} {purpose}" for name, (_, purpose) in COMMANDS.items()]
+    lines = [
+        "usage: vllm-obs COMMAND [ARGUMENTS]",
+        "",
+        "An LLM serving platform that explains itself.",
+        "",
+        "commands:",
+    ]
+    return "\n".join(
+        [*lines, *rows, "", "vllm-obs COMMAND --help tells more; vllm-obs --version prints the version."]
+    )
+
+
+def _nearest(name: str) -> str:
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f" (nearest: {close[0]})" if close else ""
+
+
+def _fail(error: Exception, exit_code: int) -> int:
+    line = " ".join(str(error).split())
+    print(f"vllm-obs: error: {line}", file=sys.stderr, flush=True)
+    return exit_code

@@ -1,0 +1,83 @@
+"""`vllm-obs serve`: flags to configuration, the port, and then the server."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from vllm_obs.cli.foreign_flags import refuse_unknown
+from vllm_obs.cli.parser import Parser, add_flags
+from vllm_obs.cli.server_flags import SERVER_FLAGS, server_config_from, server_defaults
+from vllm_obs.cli.settings import read_config_file, read_environment
+from vllm_obs.engine.args import EngineArgs, engine_args_from
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.flags import ENGINE_FLAGS, Flag
+
+PROCESS_TITLE = "vllm-obs::APIServer"
+
+CONFIG_FLAG = Flag("config", "Server", "YAML file with flags as keys; the command line wins.", metavar="FILE")
+MODEL_FLAG = Flag("model", "Model", "The same as MODEL.", metavar="MODEL")
+SERVE_FLAGS = (MODEL_FLAG, *ENGINE_FLAGS, *SERVER_FLAGS, CONFIG_FLAG)
+
+_USAGE = "vllm-obs serve [MODEL] [FLAGS]"
+_DESCRIPTION = """\
+Serve MODEL over the OpenAI API.
+
+MODEL is a .gguf file, a Hugging Face directory (config.json, safetensors, tokenizer.json) or a hub id.
+Without one, SmolLM2-135M-Instruct is served from its package. Give it before flags that take several values."""
+_EPILOG = """\
+Every flag can also be set by an environment variable, --max-model-len by VLLM_OBS_MAX_MODEL_LEN (several values
+with commas between), or in the file of --config. The command line wins over the environment, the environment
+over the file. VLLM_API_KEY is read too. [In brackets: the default.]
+
+Exit codes: 0 stopped and drained, 1 stopped with work cut off, 70 the engine could not be kept alive,
+78 bad configuration or model."""
+
+
+def main(argv: list[str]) -> int:
+    """Serve until told to stop; the exit code of the process."""
+    values = read_settings(argv)
+    server = server_config_from(values)
+    args = engine_args_from(values)
+    _set_title()
+    from vllm_obs.cli.listener import bound_listener
+
+    with bound_listener(server) as listener:
+        config = args.create_engine_config()
+        from vllm_obs.server.serve import run
+
+        return run(config, server, listener)
+
+
+def read_settings(argv: Sequence[str]) -> dict[str, Any]:
+    """All settings by name: from the command line, else the environment, else the --config file."""
+    parser = build_parser()
+    refuse_unknown(argv, parser.options)
+    typed = parser.parse(argv)
+    model = typed.pop("positional_model", None)
+    if model is not None and typed.setdefault("model", model) != model:
+        raise ConfigError(f"two models are given: {model:.64} and --model {typed['model']:.64}")
+    values = read_environment(SERVE_FLAGS) | typed
+    if "config" in values:
+        flags = [flag for flag in SERVE_FLAGS if flag is not CONFIG_FLAG]
+        values = read_config_file(values["config"], flags) | values
+    return values
+
+
+def build_parser() -> Parser:
+    """The parser of all flags, in groups."""
+    parser = Parser("vllm-obs serve", _USAGE, _DESCRIPTION, _EPILOG)
+    parser.add_argument("positional_model", metavar="MODEL", nargs="?", help=argparse.SUPPRESS)
+    add_flags(parser, SERVE_FLAGS, flag_defaults())
+    return parser
+
+
+def flag_defaults() -> dict[str, Any]:
+    """The default of every flag, from the dataclasses that own them."""
+    return {field.name: field.default for field in fields(EngineArgs)} | server_defaults()
+
+
+def _set_title() -> None:
+    from setproctitle import setproctitle
+
+    setproctitle(PROCESS_TITLE)

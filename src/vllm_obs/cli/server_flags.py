@@ -1,0 +1,85 @@
+"""The flags of the HTTP side, and how they become a ServerConfig."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.flags import Flag, json_strings, number, whole_number
+from vllm_obs.server.config import ServerConfig
+
+MAX_KEY_CHARS = 4096
+MAX_KEYS = 1024
+
+SERVER_FLAGS = (
+    Flag("host", "Server", "Address to listen on.", default_text="every interface"),
+    Flag("port", "Server", "Port to listen on; 0 takes a free one.", parse=whole_number),
+    Flag("uds", "Server", "Unix socket to listen on instead of host and port.", metavar="PATH"),
+    Flag("api_key", "Server", "Keys, one of which each request must carry.", "values", metavar="KEY"),
+    Flag("api_key_file", "Server", "File with such keys, one a line.", metavar="FILE"),
+    Flag("root_path", "Server", "Path under which a proxy publishes the API.", metavar="PATH"),
+    Flag("allowed_origins", "Server", "Origins a browser may call from.", parse=json_strings, metavar="JSON"),
+    Flag("allow_credentials", "Server", "Let browsers send credentials.", "pair"),
+    Flag("enable_prompt_tokens_details", "Server", "Tell in `usage` how many prompt tokens were cached.", "pair"),
+    Flag("enable_force_include_usage", "Server", "Send `usage` at the end of every stream.", "pair"),
+    Flag("disable_fastapi_docs", "Server", "No /docs, /redoc and /openapi.json.", "pair"),
+    Flag("startup_timeout", "Server", "How long the engine may take to become ready.", parse=number,
+         metavar="SECONDS"),
+    Flag("shutdown_timeout", "Server", "How long running requests may go on after SIGTERM.", parse=number,
+         metavar="SECONDS"),
+    Flag("uvicorn_log_level", "Logging", "Level of the HTTP server's log.",
+         choices=("critical", "error", "warning", "info", "debug", "trace")),
+    Flag("disable_uvicorn_access_log", "Logging", "No line for each HTTP request.", "pair"),
+)  # fmt: skip
+"""Each sets the field of ServerConfig with its name; the key flags set `api_keys` together."""
+
+
+def server_defaults() -> dict[str, Any]:
+    """The default of every flag that is a field of ServerConfig."""
+    return {field.name: field.default for field in fields(ServerConfig)}
+
+
+def server_config_from(values: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> ServerConfig:
+    """The ServerConfig of the given flags. Keys come from flags, a file, or VLLM_API_KEY as in vLLM."""
+    names = {field.name for field in fields(ServerConfig)}
+    own = {name: value for name, value in values.items() if name in names}
+    keys = list(values.get("api_key", ()))
+    if "api_key_file" in values:
+        keys += read_keys(values["api_key_file"])
+    if not keys and environ.get("VLLM_API_KEY"):
+        keys = [environ["VLLM_API_KEY"]]
+    config = ServerConfig(**own, api_keys=tuple(dict.fromkeys(keys)))
+    _check(config)
+    return config
+
+
+def read_keys(path: str) -> list[str]:
+    """The lines of a key file; a file without one is an error, since it would open the server to everybody."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(MAX_KEYS * MAX_KEY_CHARS)
+    except OSError as error:
+        raise ConfigError(f"--api-key-file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--api-key-file {path} is not UTF-8 text") from error
+    keys = [line.strip() for line in text.splitlines() if line.strip()]
+    if not keys:
+        raise ConfigError(f"--api-key-file {path} holds no key")
+    return keys
+
+
+def _check(config: ServerConfig) -> None:
+    if not 0 <= config.port <= 65535:
+        raise ConfigError(f"--port {config.port} is not between 0 and 65535")
+    for name, seconds in (("startup", config.startup_timeout), ("shutdown", config.shutdown_timeout)):
+        if not 0 <= seconds <= 86_400:
+            raise ConfigError(f"--{name}-timeout {seconds:g} is not between 0 and 86400 seconds")
+    if len(config.api_keys) > MAX_KEYS:
+        raise ConfigError(f"{len(config.api_keys)} API keys are given; at most {MAX_KEYS} are allowed")
+    for key in config.api_keys:
+        if not 0 < len(key) <= MAX_KEY_CHARS or not key.isprintable():
+            raise ConfigError(f"an API key is empty, unprintable or over {MAX_KEY_CHARS} characters long")
+    if config.root_path and not config.root_path.startswith("/"):
+        raise ConfigError(f"--root-path {config.root_path:.64} does not begin with /")
