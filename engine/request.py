@@ -1,0 +1,115 @@
+"""One sequence as the core knows it: its tokens, how many of them are computed, and the blocks that hold them."""
+
+from array import array
+from enum import IntEnum
+
+import numpy as np
+
+from vllm_obs.engine.messages import EngineCoreRequest, FinishReason, Int32Array, Logprobs
+
+NOT_COUNTED = -1
+NO_TOKEN = -1
+NOT_ENDED = -1
+
+
+class RequestStatus(IntEnum):
+    """Where a sequence stands in the scheduler."""
+
+    WAITING = 0
+    RUNNING = 1
+    PREEMPTED = 2
+    ENDED = 3
+
+
+class Request:
+    """One sequence. `token_ids` is the prompt and then the output, in one array that only grows.
+
+    `rank` orders sequences under the policy: smaller goes first and is preempted last. `num_tokens` counts
+    known tokens; `num_planned_tokens` adds those that plans in flight will sample. `num_computed_tokens` runs
+    ahead to the end of the last plan. `num_cached_tokens` is the prompt tokens found in the prefix cache when
+    the sequence was first admitted. `finish_reason` is a FinishReason, or -1 while it lives.
+    """
+
+    __slots__ = (
+        "block_hashes",
+        "block_ids",
+        "cache_salt",
+        "client_index",
+        "ending_token_ids",
+        "error",
+        "finish_reason",
+        "max_num_tokens",
+        "next_cache_at",
+        "num_cached_blocks",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_planned_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_sent_tokens",
+        "num_slots",
+        "num_tokens",
+        "prompt_logprobs",
+        "rank",
+        "request_id",
+        "sampling",
+        "status",
+        "stop_token_id",
+        "token_ids",
+    )
+
+    def __init__(self, message: EngineCoreRequest, rank: tuple[int, int], max_model_len: int) -> None:
+        self.request_id = message.request_id
+        self.client_index = message.client_index
+        self.sampling = message.sampling
+        self.cache_salt = message.cache_salt
+        self.rank = rank
+        self.status = RequestStatus.WAITING
+
+        self.token_ids = array("i", message.prompt_token_ids.tobytes())
+        self.num_prompt_tokens = self.num_tokens = self.num_planned_tokens = len(self.token_ids)
+        self.max_num_tokens = min(self.num_prompt_tokens + self.sampling.max_tokens, max_model_len)
+        self.ending_token_ids = frozenset(self.sampling.eos_token_ids + self.sampling.stop_token_ids)
+        self.num_computed_tokens = 0
+        self.num_sent_tokens = 0
+        self.num_preemptions = 0
+        self.num_cached_tokens = NOT_COUNTED
+
+        self.block_ids: list[int] = []
+        self.num_slots = 0
+        self.block_hashes: list[bytes] = []
+        self.num_cached_blocks = 0
+        self.next_cache_at = 0
+
+        self.prompt_logprobs: list[Logprobs] = []
+        self.finish_reason: int = NOT_ENDED
+        self.stop_token_id = NO_TOKEN
+        self.error: tuple[str, str] | None = None
+
+    @property
+    def num_output_tokens(self) -> int:
+        """How many tokens were sampled and kept."""
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether every prompt position must still pass the model, so that cached blocks cannot stand in."""
+        return self.sampling.prompt_logprobs is not None and self.num_output_tokens == 0
+
+    def known_token_ids(self) -> Int32Array:
+        """A copy of the prompt and the output so far, int32, shape (num_tokens,)."""
+        return np.array(self.token_ids, dtype=np.int32)
+
+    def start_over(self) -> None:
+        """Forget what was computed (the blocks are gone); the tokens stay."""
+        self.status = RequestStatus.PREEMPTED
+        self.num_preemptions += 1
+        self.num_computed_tokens = 0
+        self.num_planned_tokens = self.num_tokens
+        self.prompt_logprobs.clear()
+
+    def end(self, reason: FinishReason, stop_token_id: int = NO_TOKEN) -> None:
+        """Mark the one ending."""
+        self.status = RequestStatus.ENDED
+        self.finish_reason = reason
+        self.stop_token_id = stop_token_id

@@ -1,0 +1,144 @@
+"""The scheduler: which sequences run in the next step, on which blocks, and what the answer changes."""
+
+from collections.abc import Iterable
+
+from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.kv_cache import BlockEvents, KVCacheManager
+from vllm_obs.engine.messages import EngineCoreRequest, FinishReason, SchedulerStats
+from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
+from vllm_obs.engine.request import Request
+from vllm_obs.engine.scheduler_state import SchedulerLimits, SchedulerState
+from vllm_obs.engine.step_answer import StepUpdate, apply_output
+from vllm_obs.engine.step_planner import ScheduledStep, StepPlanner
+from vllm_obs.engine.wait_reason import PauseState
+
+
+class Scheduler:
+    """Continuous batching under a token budget, after vLLM's V1 scheduler; pure: no clock, I/O, tensor or log.
+
+    Sequences have a rank, (priority, order of arrival), with priority 0 for all under fcfs. The running are
+    served in rank order, then the waiting queue's head; when blocks run out the last in rank is preempted and
+    computed again later. Under fcfs the earliest sequence is therefore never preempted while another runs, so
+    each ends. A waiting sequence preempts nobody. Several plans may be in flight: `schedule` may be called
+    again before `update_from_output`, which takes the answers in order.
+    """
+
+    def __init__(self, config: VllmConfig, num_blocks: int) -> None:
+        self._state = SchedulerState(
+            SchedulerLimits.from_config(config),
+            KVCacheManager(num_blocks, config.cache.block_size, config.cache.enable_prefix_caching),
+        )
+        self._num_arrivals = 0
+        self._step = 0
+
+    @property
+    def kv_cache(self) -> KVCacheManager:
+        """The manager of this scheduler's blocks."""
+        return self._state.kv_cache
+
+    @property
+    def running(self) -> list[Request]:
+        """The running sequences in rank order; not to be changed by the caller."""
+        return self._state.running
+
+    @property
+    def num_waiting(self) -> int:
+        """How many sequences wait, preempted ones included."""
+        return len(self._state.waiting)
+
+    @property
+    def num_in_flight(self) -> int:
+        """How many plans have not answered."""
+        return len(self._state.in_flight)
+
+    @property
+    def pause(self) -> PauseState:
+        """What may be planned."""
+        return self._state.pause
+
+    @pause.setter
+    def pause(self, pause: PauseState) -> None:
+        self._state.pause = pause
+
+    def has(self, request_id: str) -> bool:
+        """Whether a sequence of that id lives."""
+        return request_id in self._state.requests
+
+    def has_work(self) -> bool:
+        """Whether `schedule` has something to plan, to release or to wait for."""
+        state = self._state
+        if state.released_ids or state.in_flight:
+            return True
+        if state.pause == PauseState.NONE:
+            return bool(state.requests)
+        return state.pause == PauseState.NO_ADMISSION and bool(state.running)
+
+    def add_request(self, message: EngineCoreRequest) -> Request:
+        """Queue a checked sequence whose id is not live."""
+        limits = self._state.limits
+        rank = (message.priority if limits.is_priority_policy else 0, self._num_arrivals)
+        request = Request(message, rank, limits.max_model_len)
+        self._num_arrivals += 1
+        self._state.add(request)
+        return request
+
+    def finish_request(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> Request | None:
+        """End a live sequence from outside, in whatever state it is; None when there is none of that id."""
+        request = self._state.requests.get(request_id)
+        if request is not None:
+            self._state.end(request, reason)
+        return request
+
+    def live_requests(self) -> Iterable[Request]:
+        """Every live sequence, in order of arrival; a copy, so that they may be ended meanwhile."""
+        return list(self._state.requests.values())
+
+    def schedule(self) -> ScheduledStep:
+        """Plan the next step. A plan with rows is in flight until `update_from_output` or `fail_batch`."""
+        self._step += 1
+        return StepPlanner(self._state, self._step).plan()
+
+    def update_from_output(self, output: ModelRunnerOutput) -> StepUpdate:
+        """Apply the answer to the oldest plan in flight."""
+        return apply_output(self._state, output)
+
+    def fail_batch(self, plan: StepPlan | None) -> list[Request]:
+        """After an unexpected error: end with an error all that the plans in flight run, and forget the plans.
+
+        Without a plan (planning itself failed) that is every running sequence. What the plan should have
+        released is released again, since the worker may not have come to it.
+        """
+        state = self._state
+        steps, state.in_flight = state.in_flight, []
+        planned = {request.rank for step in steps for request in step.requests}
+        batch = [request for request in state.running if plan is None or request.rank in planned]
+        for step in steps:
+            state.release_held(step)
+        for request in batch:
+            state.fail(request)
+        if plan is not None:
+            state.released_ids[:0] = plan.released_ids
+        return batch
+
+    def take_ended(self) -> list[Request]:
+        """Sequences that ended since the last call, each with its one ending."""
+        ended, self._state.ended = self._state.ended, []
+        return ended
+
+    def take_errors(self) -> list[tuple[Request, Exception]]:
+        """Unexpected errors that a sequence's boundary caught since the last call."""
+        errors, self._state.errors = self._state.errors, []
+        return errors
+
+    def take_block_events(self) -> BlockEvents:
+        """What happened to blocks since the last call."""
+        return self._state.kv_cache.take_events()
+
+    def stats(self) -> SchedulerStats:
+        """The levels now."""
+        state = self._state
+        return SchedulerStats(len(state.running), len(state.waiting), state.kv_cache.usage, state.num_preemptions)
+
+    def check(self) -> None:
+        """Verify the block counts; BlockCountError when they do not add up."""
+        self._state.check()
