@@ -1,5 +1,8 @@
 """The paged KV cache: one tensor a layer, laid out so that whole blocks are gathered with one index_select."""
 
+import math
+
+import numpy as np
 import torch
 
 
@@ -14,4 +17,12 @@ class BlockedKVCache:
     ):
         self.num_blocks, self.num_kv_heads, self.block_size, self.head_dim = shape
         full = (self.num_blocks, 2, self.num_kv_heads, self.block_size, self.head_dim)
-        self.layers = [torch.zeros(full, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.layers = [_zeros(full, dtype, device) for _ in range(num_layers)]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros whose memory, on a CPU, is committed as it is written: torch would write all of it now."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, np.uint8)).view(dtype).view(shape)

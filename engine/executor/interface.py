@@ -8,11 +8,15 @@ from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
 
 
 class KVCapacity(NamedTuple):
-    """How the KV cache was sized: blocks, bytes of one block over all layers, and free memory it came from."""
+    """How the KV cache was sized: blocks, bytes of one block over all layers, and the memory it could take.
+
+    `bound` says in words what decided.
+    """
 
     num_blocks: int
     block_bytes: int
     available_bytes: int
+    bound: str = ""
 
 
 class Executor(Protocol):

@@ -1,0 +1,103 @@
+"""The executor for one device: its worker lives in the EngineCore's own process."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.executor.interface import KVCapacity
+from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.records import ProcessPhase, WorkerStep
+
+if TYPE_CHECKING:
+    from vllm_obs.engine.worker.worker import Worker
+
+T = TypeVar("T")
+
+ROLE = "Worker_TP0"
+
+
+class UniprocExecutor:
+    """Every call runs here and now, so a future is done when it is returned; it holds the result or the error."""
+
+    def __init__(self, config: VllmConfig, recorder: Recorder) -> None:
+        self._config = config
+        self._recorder = recorder
+        self._worker: Worker | None = None
+        self._phases: list[tuple[str, float]] = []
+        self._sizes = (0, 0)
+
+    @property
+    def worker(self) -> "Worker":
+        """The worker, once `initialize` made it."""
+        assert self._worker is not None, "initialize comes first"
+        return self._worker
+
+    def initialize(self) -> KVCapacity:
+        """Import torch, load the weights, size and allocate the cache, warm up. ConfigError when it cannot be."""
+        self._worker = self._timed("import torch", self._make_worker)
+        self._timed("load weights", self.worker.load_model)
+        capacity = self._timed("kv cache", self._allocate_cache)
+        self._timed("warm-up", self.worker.warm_up)
+        return capacity
+
+    def execute_model(self, plan: StepPlan) -> Future[None]:
+        """Run the plan's forward pass."""
+        self._sizes = (plan.num_tokens, plan.num_rows)
+        return _done(lambda: self.worker.execute_model(plan))
+
+    def sample_tokens(self, masks: GrammarMasks | None) -> Future[ModelRunnerOutput]:
+        """Sample the rows of the plan executed last, and record the worker's step."""
+        return _done(lambda: self._sample(masks))
+
+    def startup_phases(self) -> list[tuple[str, float]]:
+        """(name, seconds) of what `initialize` did, in order."""
+        return list(self._phases)
+
+    def on_failure(self, callback: Callable[[str], None]) -> None:
+        """An in-process worker cannot die alone, so the callback is never called."""
+
+    def shutdown(self) -> None:
+        """Let the worker's memory go; idempotent."""
+        if self._worker is not None:
+            self._worker.shutdown()
+
+    def _make_worker(self) -> "Worker":
+        # Imported here, so that the import of torch is a phase of start-up and costs only who runs a model.
+        from vllm_obs.engine.worker.worker import Worker
+
+        return Worker(self._config)
+
+    def _allocate_cache(self) -> KVCapacity:
+        from vllm_obs.engine.worker.memory import size_kv_cache
+
+        capacity = size_kv_cache(self._config, self.worker.kv_block_bytes(), self.worker.available_kv_bytes())
+        self.worker.initialize_cache(capacity.num_blocks)
+        return capacity
+
+    def _sample(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
+        output = self.worker.sample_tokens(masks)
+        num_tokens, num_rows = self._sizes
+        for moments in output.moments:
+            self._recorder.record(WorkerStep(output.step, *moments, num_tokens=num_tokens, num_rows=num_rows))
+        return output
+
+    def _timed(self, phase: str, act: Callable[[], T]) -> T:
+        begun_at = time.monotonic_ns()
+        result = act()
+        ended_at = time.monotonic_ns()
+        self._phases.append((phase, (ended_at - begun_at) / 1e9))
+        self._recorder.record(ProcessPhase(ROLE, phase, begun_at, ended_at))
+        return result
+
+
+def _done(act: Callable[[], T]) -> Future[T]:
+    """A finished future with what `act` returns or raises."""
+    future: Future[T] = Future()
+    try:
+        future.set_result(act())
+    except Exception as error:  # the caller decides what an error of a step means
+        future.set_exception(error)
+    return future

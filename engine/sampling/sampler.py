@@ -1,0 +1,95 @@
+"""One token for each row of logits: what each row asks for is applied, and nothing that no row asks for."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from vllm_obs.engine.faults import InjectedFaultError, maybe_fault
+from vllm_obs.engine.messages import Logprobs
+from vllm_obs.engine.plan import GrammarMasks
+from vllm_obs.engine.sampling.choice import choose_tokens
+from vllm_obs.engine.sampling.columns import Need, SamplingBatch
+from vllm_obs.engine.sampling.edits import apply_edits
+from vllm_obs.engine.sampling.logprobs import gather_logprobs, position_of
+
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class SampledTokens(NamedTuple):
+    """A step's tokens, parallel to the batch; a failed row has token -1 and an entry in `failed`."""
+
+    token_ids: list[int]
+    logprobs: list[tuple[str, Logprobs]]
+    failed: list[tuple[str, str, str]]
+
+
+def sample(logits: torch.Tensor, batch: SamplingBatch, masks: GrammarMasks | None) -> SampledTokens:
+    """Sample every row of float32 logits (R, vocab), which may be overwritten.
+
+    A row whose logits are not finite, or that is left with no possible token, fails alone. The rest of the
+    batch never changes a row's token.
+    """
+    _plant_faults(logits, batch.request_ids)
+    maxima = logits.amax(-1)
+    broken = _blank_infinite(logits, maxima)
+    logprob_rows = batch.indices(Need.LOGPROBS)
+    raw = torch.log_softmax(_select(logits, logprob_rows), dim=-1) if logprob_rows else None
+    emptied = np.zeros_like(broken)
+    if apply_edits(logits, batch, masks):
+        maxima = logits.amax(-1)
+        emptied = _blank_infinite(logits, maxima)
+    tokens = choose_tokens(logits, maxima, batch)
+    failed = broken | emptied
+    logprobs = [] if raw is None else _logprobs(raw, logprob_rows, tokens, batch)
+    tokens[failed] = -1
+    gone = {batch.request_ids[row] for row in np.flatnonzero(failed).tolist()}
+    kept = [entry for entry in logprobs if entry[0] not in gone]
+    return SampledTokens(tokens.tolist(), kept, _failures(batch.request_ids, broken, emptied))
+
+
+def _blank_infinite(logits: torch.Tensor, maxima: torch.Tensor) -> BoolArray:
+    """Which rows have no finite best logit (NaN, infinite, or nothing possible); they become zeros, in place."""
+    is_infinite = ~torch.isfinite(maxima)
+    rows: BoolArray = is_infinite.cpu().numpy()
+    if rows.any():
+        logits[is_infinite] = 0.0
+        maxima[is_infinite] = 0.0
+    return rows
+
+
+def _plant_faults(logits: torch.Tensor, request_ids: Sequence[str]) -> None:
+    for index, request_id in enumerate(request_ids):
+        try:
+            maybe_fault("logits", request_id)
+        except InjectedFaultError:
+            logits[index] = torch.nan
+
+
+def _failures(request_ids: Sequence[str], broken: BoolArray, emptied: BoolArray) -> list[tuple[str, str, str]]:
+    messages = (
+        (broken, "the model's logits for the next token are not finite"),
+        (emptied, "the request's constraints leave no possible next token"),
+    )
+    return [
+        (request_ids[row], "invalid_logits", message)
+        for rows, message in messages
+        for row in np.flatnonzero(rows).tolist()
+    ]
+
+
+def _logprobs(
+    raw: torch.Tensor, rows: list[int], tokens: Int64Array, batch: SamplingBatch
+) -> list[tuple[str, Logprobs]]:
+    """One position for each row that asked, each with the number of alternatives it asked for."""
+    counts = [batch.spec(row).logprobs or 0 for row in rows]
+    every = gather_logprobs(raw, tokens[rows], max(counts))
+    return [(batch.request_ids[row], position_of(every, place, counts[place])) for place, row in enumerate(rows)]
+
+
+def _select(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    """Those rows, without a copy when it is all of them."""
+    return logits if len(rows) == len(logits) else logits[torch.tensor(rows, device=logits.device)]

@@ -1,0 +1,86 @@
+"""Which tokens top_k, top_p and min_p leave in, without sorting a vocabulary."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array = npt.NDArray[np.int64]
+Float32Array = npt.NDArray[np.float32]
+
+
+class Filters(NamedTuple):
+    """One row's filters, applied in this order, each to what the one before it left.
+
+    `min_p` keeps tokens with at least that share of the best token's probability (0: off), `top_k` the best k
+    (0: off), `top_p` the smallest set of best tokens with at least that share of the mass (1: off; Holtzman et
+    al., "The curious case of neural text degeneration", 2019). Ties at a boundary stay in, so the answer does
+    not depend on a sort's order.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+
+
+def best_token_ids(row: Float32Array, chunk_maxima: Float32Array, k: int) -> Int64Array:
+    """Ids, ascending, of the k largest entries of one row (vocab,) and of all that tie with the k-th.
+
+    The k-th largest of the chunks' maxima cannot be above the k-th largest entry, so one comparison leaves few
+    candidates. `chunk_maxima` is (chunks,): the best of each run of consecutive tokens.
+    """
+    if k >= len(row):
+        return np.arange(len(row))
+    bound = _kth_largest(chunk_maxima, k) if k <= len(chunk_maxima) else _kth_largest(row, k)
+    ids = np.flatnonzero(row >= bound)
+    if len(ids) > k:
+        values = row[ids]
+        ids = ids[values >= _kth_largest(values, k)]
+    return ids
+
+
+def kept_tokens(
+    row: Float32Array, chunk_maxima: Float32Array, filters: Filters
+) -> tuple[Int64Array, Float32Array]:
+    """Ids, ascending, and weights of what the filters leave of one row of float32 logits (vocab,)."""
+    best = float(chunk_maxima.max())
+    vocab_size = len(row)
+    if 0 < filters.top_k < vocab_size:
+        ids = best_token_ids(row, chunk_maxima, filters.top_k)
+        weights = _weights(row[ids], best, filters.temperature)
+        within = weights >= filters.min_p
+        ids, weights = ids[within], weights[within]
+    elif filters.min_p > 0.0:
+        ids = np.flatnonzero(row >= best + filters.temperature * math.log(filters.min_p))
+        weights = _weights(row[ids], best, filters.temperature)
+    else:
+        return _nucleus(None, _weights(row, best, filters.temperature), filters.top_p)
+    return _nucleus(ids, weights, filters.top_p) if filters.top_p < 1.0 else (ids, weights)
+
+
+def _nucleus(ids: Int64Array | None, weights: Float32Array, top_p: float) -> tuple[Int64Array, Float32Array]:
+    """The smallest best part of `weights` with `top_p` of their sum; `ids` None stands for all ids in order.
+
+    Entries below (1 - top_p) / n of the sum together hold less than 1 - top_p of it, so only those above can
+    belong and need sorting.
+    """
+    total = float(weights.sum(dtype=np.float64))
+    places = np.flatnonzero(weights >= (1.0 - top_p) * total / len(weights))
+    candidates = weights[places]
+    descending = np.sort(candidates)[::-1]
+    reached = np.cumsum(descending, dtype=np.float64)
+    last = min(int(np.searchsorted(reached, top_p * total)), len(descending) - 1)
+    within = candidates >= descending[last]
+    places = places[within]
+    return (places if ids is None else ids[places]), candidates[within]
+
+
+def _weights(logits: Float32Array, best: float, temperature: float) -> Float32Array:
+    weights: Float32Array = np.exp((logits - np.float32(best)) / np.float32(temperature))
+    return weights
+
+
+def _kth_largest(values: Float32Array, k: int) -> float:
+    return float(np.partition(values, len(values) - k)[len(values) - k])

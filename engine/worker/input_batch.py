@@ -1,0 +1,145 @@
+"""The rows a worker holds between steps, in columns, changed only by what each plan says is different."""
+
+import numpy as np
+import numpy.typing as npt
+
+from vllm_obs.engine.messages import Int32Array
+from vllm_obs.engine.plan import NewRow, StepPlan
+from vllm_obs.engine.sampling.columns import SamplingBatch, SamplingColumns
+
+Int64Array = npt.NDArray[np.int64]
+
+NO_TOKEN = -1
+
+
+class InputBatch:
+    """Token ids, block tables and counts of up to `max_num_rows` sequences; rows 0 … num_rows - 1 are in use.
+
+    token_ids: int32 (rows, max_num_tokens), 0 beyond `num_tokens`, the number of a row's known tokens.
+    block_tables: int64 (rows, max blocks), 0 beyond `num_blocks`. pending: the token sampled for a row but not
+    appended yet, or NO_TOKEN. The operating system commits the wide columns as rows grow.
+    """
+
+    def __init__(self, max_num_rows: int, max_num_tokens: int, block_size: int, vocab_size: int) -> None:
+        max_num_blocks = -(-max_num_tokens // block_size)
+        self.block_size = block_size
+        self.num_rows = 0
+        self.request_ids: list[str] = []
+        self.token_ids: Int32Array = np.zeros((max_num_rows, max_num_tokens), np.int32)
+        self.block_tables: Int64Array = np.zeros((max_num_rows, max_num_blocks), np.int64)
+        self.num_blocks: Int64Array = np.zeros(max_num_rows, np.int64)
+        self.num_tokens: Int64Array = np.zeros(max_num_rows, np.int64)
+        self.num_prompt_tokens: Int64Array = np.zeros(max_num_rows, np.int64)
+        self.num_computed_tokens: Int64Array = np.zeros(max_num_rows, np.int64)
+        self.num_prompt_logprobs: Int64Array = np.full(max_num_rows, -1, np.int64)
+        self.pending: Int64Array = np.full(max_num_rows, NO_TOKEN, np.int64)
+        self.sampling = SamplingColumns(max_num_rows, vocab_size)
+        self._row_of: dict[str, int] = {}
+
+    def update(self, plan: StepPlan) -> Int64Array:
+        """Apply a plan and return its rows, int64 (plan.num_rows,), in plan order."""
+        for request_id in plan.released_ids:
+            self._release(request_id)
+        for new in plan.new_rows:
+            self._add(new)
+        rows = np.array([self._row_of[request_id] for request_id in plan.row_ids], np.int64)
+        self._advance(rows[len(plan.new_rows) :], plan)
+        return rows
+
+    def note_sampled(self, rows: Int64Array, token_ids: list[int]) -> None:
+        """Keep what was just sampled for `rows`, to append when a plan leaves the token to the worker."""
+        self.pending[rows] = token_ids
+
+    def sampling_batch(self, rows: Int64Array) -> SamplingBatch:
+        """The sampler's view of some rows."""
+        return SamplingBatch(
+            columns=self.sampling,
+            rows=rows,
+            request_ids=[self.request_ids[row] for row in rows.tolist()],
+            num_tokens=self.num_tokens[rows],
+            num_prompt_tokens=self.num_prompt_tokens[rows],
+            token_ids=self.token_ids,
+        )
+
+    def _add(self, new: NewRow) -> None:
+        self._release(new.request_id)
+        row = self.num_rows
+        assert row < len(self.num_tokens), "a plan holds at most max_num_seqs sequences"
+        self.num_rows += 1
+        self.request_ids.append(new.request_id)
+        self._row_of[new.request_id] = row
+        num_tokens = len(new.token_ids)
+        self.token_ids[row, :num_tokens] = new.token_ids
+        self.block_tables[row, : len(new.block_ids)] = new.block_ids
+        self.num_blocks[row] = len(new.block_ids)
+        self.num_tokens[row] = num_tokens
+        self.num_prompt_tokens[row] = new.num_prompt_tokens
+        self.num_computed_tokens[row] = new.num_computed_tokens
+        # Generated tokens in a new row mean that its prompt was answered before a preemption.
+        if new.sampling.prompt_logprobs is not None and num_tokens == new.num_prompt_tokens:
+            self.num_prompt_logprobs[row] = new.sampling.prompt_logprobs
+        self.sampling.set_row(row, new.sampling, self.token_ids[row, :num_tokens], new.num_prompt_tokens)
+
+    def _advance(self, rows: Int64Array, plan: StepPlan) -> None:
+        """Bring rows that were held already up to the plan: the last sampled token, new blocks, progress."""
+        if not len(rows):
+            return
+        given = np.array(plan.running_last_token_ids, np.int64)
+        tokens = np.where(given >= 0, given, self.pending[rows])
+        self.pending[rows] = NO_TOKEN
+        grown = rows[tokens >= 0]
+        tokens = tokens[tokens >= 0]
+        self.token_ids[grown, self.num_tokens[grown]] = tokens
+        self.num_tokens[grown] += 1
+        self.num_computed_tokens[rows] = plan.running_num_computed_tokens
+        if self.sampling.has_seen:
+            for row, token in zip(grown.tolist(), tokens.tolist(), strict=True):
+                self.sampling.add_output(row, token)
+        for row, blocks in zip(rows.tolist(), plan.running_new_blocks, strict=True):
+            if blocks:
+                start = self.num_blocks[row]
+                self.block_tables[row, start : start + len(blocks)] = blocks
+                self.num_blocks[row] += len(blocks)
+
+    def _release(self, request_id: str) -> None:
+        """Drop a sequence if it is held; the last row takes its place, so that rows stay dense."""
+        row = self._row_of.pop(request_id, None)
+        if row is None:
+            return
+        last = self.num_rows - 1
+        if row != last:
+            self._move(last, row)
+        self._clear(last)
+        self.request_ids.pop()
+        self.num_rows = last
+
+    def _move(self, source: int, target: int) -> None:
+        moved = self.request_ids[source]
+        self.request_ids[target] = moved
+        self._row_of[moved] = target
+        num_blocks = max(self.num_blocks[source], self.num_blocks[target])
+        num_tokens = max(self.num_tokens[source], self.num_tokens[target])
+        self.block_tables[target, :num_blocks] = self.block_tables[source, :num_blocks]
+        self.token_ids[target, :num_tokens] = self.token_ids[source, :num_tokens]
+        for column in self._counts():
+            column[target] = column[source]
+        self.sampling.move_row(source, target)
+
+    def _clear(self, row: int) -> None:
+        self.block_tables[row, : self.num_blocks[row]] = 0
+        self.token_ids[row, : self.num_tokens[row]] = 0
+        for column in self._counts():
+            column[row] = 0
+        self.num_prompt_logprobs[row] = -1
+        self.pending[row] = NO_TOKEN
+        self.sampling.clear_row(row)
+
+    def _counts(self) -> tuple[Int64Array, ...]:
+        return (
+            self.num_blocks,
+            self.num_tokens,
+            self.num_prompt_tokens,
+            self.num_computed_tokens,
+            self.num_prompt_logprobs,
+            self.pending,
+        )

@@ -1,0 +1,122 @@
+"""Runs plans on one device: keeps the input batch, calls the model, samples."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.messages import Logprobs
+from vllm_obs.engine.model.interface import DecoderModel, PagedKVCache
+from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan, WorkerMoments
+from vllm_obs.engine.sampling.logprobs import concatenate, gather_logprobs
+from vllm_obs.engine.sampling.sampler import SampledTokens, sample
+from vllm_obs.engine.worker.input_batch import InputBatch
+from vllm_obs.engine.worker.step_inputs import PromptSpan, StepInputs, prepare
+
+PROMPT_LOGITS_BYTES = 32 * 2**20
+"""How much of a prompt's logits exists at a time."""
+
+
+class ModelRunner:
+    """One model on one device with its paged cache. Calls come in pairs: execute_model, then sample_tokens."""
+
+    def __init__(
+        self,
+        config: VllmConfig,
+        model: DecoderModel,
+        kv_cache: PagedKVCache,
+        rank: int = 0,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.model = model
+        self.kv_cache = kv_cache
+        self._rank = rank
+        self._clock = clock
+        self._device = torch.device(config.model.device)
+        self._vocab_size = config.model.architecture.vocab_size
+        self.input_batch = InputBatch(
+            config.scheduler.max_num_seqs, config.model.max_model_len, config.cache.block_size, self._vocab_size
+        )
+        self._plan: StepPlan | None = None
+        self._inputs: StepInputs | None = None
+        self._hidden: torch.Tensor | None = None
+        self._received_at = self._prepared_at = self._forwarded_at = 0
+
+    @torch.inference_mode()
+    def execute_model(self, plan: StepPlan) -> None:
+        """Apply the plan to the input batch and run the forward pass; hidden states wait for sampling."""
+        self._plan, self._inputs, self._hidden = plan, None, None
+        self._received_at = self._clock()
+        rows = self.input_batch.update(plan)
+        if len(rows):
+            num_scheduled = np.array(plan.num_scheduled_tokens, np.int64)
+            self._inputs = prepare(self.input_batch, rows, num_scheduled, self._device)
+        self._prepared_at = self._clock()
+        if self._inputs is not None:
+            inputs = self._inputs
+            self._hidden = self.model.forward(inputs.token_ids, inputs.positions, inputs.attention, self.kv_cache)
+        self._forwarded_at = self._clock()
+
+    @torch.inference_mode()
+    def sample_tokens(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
+        """Sample the rows of the plan that ran last; its moments cover both calls."""
+        plan, inputs, hidden = self._plan, self._inputs, self._hidden
+        assert plan is not None, "sample_tokens follows execute_model"
+        self._plan = self._inputs = self._hidden = None
+        if inputs is not None and hidden is None:
+            raise RuntimeError(f"the forward pass of step {plan.step} did not finish")
+        begun_at = self._clock()
+        request_ids: list[str] = []
+        sampled = SampledTokens([], [], [])
+        prompt_logprobs: list[tuple[str, Logprobs]] = []
+        if inputs is not None and hidden is not None:
+            prompt_logprobs = [self._prompt_logprobs(span, hidden) for span in inputs.prompt_spans]
+            request_ids, sampled = self._sample(inputs, hidden, masks)
+        return ModelRunnerOutput(
+            step=plan.step,
+            request_ids=request_ids,
+            token_ids=sampled.token_ids,
+            logprobs=sampled.logprobs,
+            prompt_logprobs=prompt_logprobs,
+            failed=sampled.failed,
+            moments=[self._moments(begun_at)],
+        )
+
+    def _sample(
+        self, inputs: StepInputs, hidden: torch.Tensor, masks: GrammarMasks | None
+    ) -> tuple[list[str], SampledTokens]:
+        """The ids that got a token, in plan order, and what was sampled (failed rows named apart)."""
+        rows = inputs.sampled_rows
+        if not len(rows):
+            return [], SampledTokens([], [], [])
+        batch = self.input_batch.sampling_batch(rows)
+        sampled = sample(self.model.compute_logits(hidden[: len(rows)]), batch, masks)
+        self.input_batch.note_sampled(rows, sampled.token_ids)
+        if not sampled.failed:
+            return batch.request_ids, sampled
+        answered = [place for place, token in enumerate(sampled.token_ids) if token >= 0]
+        tokens = [sampled.token_ids[place] for place in answered]
+        return [batch.request_ids[place] for place in answered], sampled._replace(token_ids=tokens)
+
+    def _prompt_logprobs(self, span: PromptSpan, hidden: torch.Tensor) -> tuple[str, Logprobs]:
+        """Log-probabilities of a span, a bounded slice of its logits at a time."""
+        parts: list[Logprobs] = []
+        num_positions = max(1, PROMPT_LOGITS_BYTES // (4 * self._vocab_size))
+        for start in range(0, len(span.next_token_ids), num_positions):
+            tokens = span.next_token_ids[start : start + num_positions].astype(np.int64)
+            first = span.hidden_start + start
+            logits = self.model.compute_logits(hidden[first : first + len(tokens)])
+            parts.append(gather_logprobs(torch.log_softmax(logits, dim=-1), tokens, span.num_best))
+        return span.request_id, concatenate(parts)
+
+    def _moments(self, begun_at: int) -> WorkerMoments:
+        return WorkerMoments(
+            rank=self._rank,
+            received_at=self._received_at,
+            prepared_at=self._prepared_at,
+            forwarded_at=self._forwarded_at,
+            sample_begun_at=begun_at,
+            sampled_at=self._clock(),
+        )

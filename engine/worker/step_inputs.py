@@ -1,0 +1,114 @@
+"""What one forward pass reads, worked out from the input batch with a few whole-array operations."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from vllm_obs.engine.attention.batch import AttentionBatch
+from vllm_obs.engine.messages import Int32Array
+from vllm_obs.engine.worker.input_batch import InputBatch
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PromptSpan:
+    """Prompt positions of one sequence whose log-probabilities this step computes.
+
+    `hidden_start` is where their hidden states begin; `next_token_ids` (int32) are what each predicts.
+    """
+
+    request_id: str
+    hidden_start: int
+    num_best: int
+    next_token_ids: Int32Array
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """token_ids and positions: int64 (T,). `sampled_rows` (input batch rows, in plan order) own the first hidden
+    states, in that order; the hidden states of `prompt_spans` follow.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    attention: AttentionBatch
+    sampled_rows: Int64Array
+    prompt_spans: list[PromptSpan]
+
+
+def prepare(batch: InputBatch, rows: Int64Array, num_scheduled: Int64Array, device: torch.device) -> StepInputs:
+    """Inputs for `rows` (plan order) with so many tokens each, both int64 (B,).
+
+    The flat token axis has rows of one token first, then the longer ones, each in plan order.
+    """
+    order = np.argsort(num_scheduled > 1, kind="stable")
+    ordered, query_lens = rows[order], num_scheduled[order]
+    starts = batch.num_computed_tokens[ordered]
+    seq_lens = starts + query_lens
+    assert np.all(seq_lens <= batch.num_tokens[ordered]), "a plan computes known tokens only"
+    ends = np.cumsum(query_lens)
+    token_rows = np.repeat(ordered, query_lens)
+    positions = np.arange(ends[-1]) + np.repeat(starts - (ends - query_lens), query_lens)
+    is_sampled = np.empty(len(rows), np.bool_)
+    is_sampled[order] = seq_lens == batch.num_tokens[ordered]
+    last_tokens = np.empty(len(rows), np.int64)
+    last_tokens[order] = ends - 1
+    spans, span_tokens = _prompt_spans(batch, ordered, ends - query_lens, seq_lens, int(is_sampled.sum()))
+    max_blocks = -(-int(seq_lens.max()) // batch.block_size)
+
+    def tensor(values: npt.NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(values).to(device)
+
+    return StepInputs(
+        token_ids=tensor(batch.token_ids[token_rows, positions].astype(np.int64)),
+        positions=tensor(positions),
+        attention=AttentionBatch(
+            num_decodes=int(np.count_nonzero(query_lens == 1)),
+            query_lens=query_lens.tolist(),
+            seq_lens=seq_lens.tolist(),
+            block_tables=tensor(batch.block_tables[ordered, :max_blocks]),
+            slot_mapping=tensor(_slots(batch, token_rows, positions)),
+            logits_indices=tensor(np.concatenate([last_tokens[is_sampled], *span_tokens])),
+        ),
+        sampled_rows=rows[is_sampled],
+        prompt_spans=spans,
+    )
+
+
+def _slots(batch: InputBatch, token_rows: Int64Array, positions: Int64Array) -> Int64Array:
+    blocks, offsets = np.divmod(positions, batch.block_size)
+    assert np.all(blocks < batch.num_blocks[token_rows]), "a plan's blocks cover the tokens it computes"
+    slots: Int64Array = batch.block_tables[token_rows, blocks] * batch.block_size + offsets
+    return slots
+
+
+def _prompt_spans(
+    batch: InputBatch, rows: Int64Array, token_starts: Int64Array, seq_lens: Int64Array, num_sampled: int
+) -> tuple[list[PromptSpan], list[Int64Array]]:
+    """Spans of the rows that asked for prompt log-probabilities, and their places in the flat token axis.
+
+    Position p predicts token p + 1, so the last prompt position is left out.
+    """
+    spans: list[PromptSpan] = []
+    tokens: list[Int64Array] = []
+    hidden_start = num_sampled
+    for place in np.flatnonzero(batch.num_prompt_logprobs[rows] >= 0).tolist():
+        row = int(rows[place])
+        start = int(batch.num_computed_tokens[row])
+        end = min(int(seq_lens[place]), int(batch.num_prompt_tokens[row]) - 1)
+        if end <= start:
+            continue
+        spans.append(
+            PromptSpan(
+                request_id=batch.request_ids[row],
+                hidden_start=hidden_start,
+                num_best=int(batch.num_prompt_logprobs[row]),
+                next_token_ids=batch.token_ids[row, start + 1 : end + 1],
+            )
+        )
+        tokens.append(np.arange(end - start) + token_starts[place])
+        hidden_start += end - start
+    return spans, tokens

@@ -1,0 +1,115 @@
+"""One rank: its device, its model, its cache and its runner, in the order they come to life."""
+
+import os
+
+import numpy as np
+import torch
+
+from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.messages import SamplingSpec
+from vllm_obs.engine.model.interface import DecoderModel
+from vllm_obs.engine.model.loader import load_model
+from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, NewRow, StepPlan
+from vllm_obs.engine.worker.device_memory import cuda_cache_budget
+from vllm_obs.engine.worker.host import free_memory_bytes, usable_cores
+from vllm_obs.engine.worker.memory import cpu_cache_budget
+from vllm_obs.engine.worker.model_runner import ModelRunner
+
+WARM_UP_TOKENS = 32
+
+
+class Worker:
+    """What an executor drives: load_model, the two sizes, initialize_cache, warm_up; then steps."""
+
+    def __init__(self, config: VllmConfig, rank: int = 0) -> None:
+        self.config = config
+        self.rank = rank
+        self._model: DecoderModel | None = None
+        self._runner: ModelRunner | None = None
+        if config.model.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("--device cuda: torch finds no CUDA device here")
+        torch.manual_seed(config.model.seed)
+        if config.model.device == "cpu":
+            _limit_threads(config.parallel.world_size)
+
+    @property
+    def model(self) -> DecoderModel:
+        """The loaded model."""
+        assert self._model is not None, "load_model comes first"
+        return self._model
+
+    @property
+    def runner(self) -> ModelRunner:
+        """The runner over the allocated cache."""
+        assert self._runner is not None, "initialize_cache comes first"
+        return self._runner
+
+    def load_model(self) -> None:
+        """Read the weights. Raises ConfigError when they cannot be used."""
+        self._model = load_model(self.config)
+
+    def kv_block_bytes(self) -> int:
+        """Bytes of one block over all layers."""
+        return self.model.kv_block_bytes(self.config.cache.block_size)
+
+    def available_kv_bytes(self) -> int:
+        """Bytes that the KV cache may take on this rank."""
+        if self.config.model.device == "cuda":
+            return cuda_cache_budget(self.config, self.model)
+        return cpu_cache_budget(self.config, free_memory_bytes())
+
+    def initialize_cache(self, num_blocks: int) -> None:
+        """Allocate the cache and make the runner. Raises ConfigError when the memory is not there after all."""
+        try:
+            kv_cache = self.model.allocate_kv_cache(num_blocks, self.config.cache.block_size)
+        except (RuntimeError, MemoryError) as error:
+            size = num_blocks * self.kv_block_bytes()
+            raise ConfigError(
+                f"a KV cache of {num_blocks} blocks ({size} bytes) could not be allocated; "
+                "lower --kv-cache-memory-bytes or --gpu-memory-utilization"
+            ) from error
+        self._runner = ModelRunner(self.config, self.model, kv_cache, self.rank)
+
+    def warm_up(self) -> None:
+        """Run a short prompt and one decode step, so that the first request does not pay for first uses."""
+        block_size = self.config.cache.block_size
+        room = min(self.config.model.max_model_len, self.runner.kv_cache.num_blocks * block_size)
+        num_tokens = min(WARM_UP_TOKENS, room - 1, self.config.scheduler.max_num_batched_tokens)
+        if num_tokens < 1:
+            return
+        blocks = list(range(-(-(num_tokens + 1) // block_size)))
+        prompt = np.zeros(num_tokens, np.int32)
+        new = NewRow("warm-up", prompt, num_tokens, SamplingSpec(top_p=0.9), blocks, 0)
+        for plan in (
+            StepPlan(0, [new], [], [], [], [], [num_tokens], []),
+            StepPlan(0, [], ["warm-up"], [[]], [num_tokens], [-1], [1], []),
+            StepPlan(0, [], [], [], [], [], [], ["warm-up"]),
+        ):
+            self.runner.execute_model(plan)
+            self.runner.sample_tokens(None)
+
+    def execute_model(self, plan: StepPlan) -> None:
+        """Run the forward pass of a plan."""
+        maybe_fault("execute_model")
+        self.runner.execute_model(plan)
+
+    def sample_tokens(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
+        """Sample the plan that ran last."""
+        maybe_fault("sample_tokens")
+        return self.runner.sample_tokens(masks)
+
+    def shutdown(self) -> None:
+        """Let go of the cache and the weights; idempotent."""
+        self._runner = None
+        self._model = None
+        if self.config.model.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _limit_threads(num_ranks: int) -> None:
+    """Use at most this rank's share of the cores the process may use; OMP_NUM_THREADS, when set, is kept."""
+    share = max(1, usable_cores() // num_ranks)
+    if "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > share:
+        torch.set_num_threads(share)
