@@ -7,7 +7,6 @@ import numpy as np
 
 from vllm_obs.engine.messages import EngineCoreRequest, FinishReason, Int32Array, Logprobs
 
-NOT_COUNTED = -1
 NO_TOKEN = -1
 NOT_ENDED = -1
 
@@ -73,7 +72,7 @@ class Request:
         self.num_computed_tokens = 0
         self.num_sent_tokens = 0
         self.num_preemptions = 0
-        self.num_cached_tokens = NOT_COUNTED
+        self.num_cached_tokens = 0
 
         self.block_ids: list[int] = []
         self.num_slots = 0

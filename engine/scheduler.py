@@ -60,9 +60,15 @@ class Scheduler:
     def pause(self, pause: PauseState) -> None:
         self._state.pause = pause
 
-    def has(self, request_id: str) -> bool:
-        """Whether a sequence of that id lives."""
-        return request_id in self._state.requests
+    @property
+    def num_live(self) -> int:
+        """How many sequences run or wait."""
+        return len(self._state.requests)
+
+    def client_of(self, request_id: str) -> int | None:
+        """The client of a live sequence; None when there is none of that id."""
+        request = self._state.requests.get(request_id)
+        return None if request is None else request.client_index
 
     def has_work(self) -> bool:
         """Whether `schedule` has something to plan, to release or to wait for."""
@@ -110,8 +116,9 @@ class Scheduler:
         """
         state = self._state
         steps, state.in_flight = state.in_flight, []
-        planned = {request.rank for step in steps for request in step.requests}
-        batch = [request for request in state.running if plan is None or request.rank in planned]
+        planned = {request.request_id for step in steps for request in step.requests}
+        planned.update(plan.row_ids if plan is not None else ())
+        batch = [request for request in state.running if plan is None or request.request_id in planned]
         for step in steps:
             state.release_held(step)
         for request in batch:

@@ -9,7 +9,7 @@ from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import ConfigError, RequestFailedError
 from vllm_obs.engine.kv_cache import KVCacheManager
 from vllm_obs.engine.messages import FinishReason
-from vllm_obs.engine.request import NOT_COUNTED, Request, RequestStatus
+from vllm_obs.engine.request import Request, RequestStatus
 from vllm_obs.engine.request_queue import RequestQueue
 from vllm_obs.engine.wait_reason import PauseState
 
@@ -105,7 +105,7 @@ class SchedulerState:
         """Move the head of the queue to the running, with its first tokens computed already."""
         head = self.waiting.pop()
         assert head is request, f"{request.request_id} is not the head of the queue"
-        if request.num_cached_tokens == NOT_COUNTED:
+        if request.num_preemptions == 0:
             request.num_cached_tokens = num_computed_tokens
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = num_computed_tokens

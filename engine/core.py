@@ -1,0 +1,250 @@
+"""The engine's core: takes requests, runs steps, and answers in columns, with a boundary around each request."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from vllm_obs.engine.block_pool import BlockCountError
+from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.core_outputs import OutputCollector, OutputStamp
+from vllm_obs.engine.core_records import CoreRecords
+from vllm_obs.engine.core_utilities import CoreUtilities
+from vllm_obs.engine.errors import EngineDeadError, RequestError
+from vllm_obs.engine.executor.interface import Executor, KVCapacity
+from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineCoreRequest, EngineFacts, FinishReason
+from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
+from vllm_obs.engine.request import Request
+from vllm_obs.engine.request_bounds import RequestBounds
+from vllm_obs.engine.scheduler import Scheduler
+from vllm_obs.telemetry.recorder import Recorder
+
+logger = logging.getLogger(__name__)
+
+STEP_DEADLINE_SECONDS = 300.0
+MAX_FAILED_STEPS = 3
+MAX_LIVE_REQUESTS = 65_536
+
+T = TypeVar("T")
+
+
+@dataclass
+class CoreCounters:
+    """What the core ignored, refused or lost since it started."""
+
+    num_duplicate_adds: int = 0
+    num_rejected_adds: int = 0
+    num_unknown_aborts: int = 0
+    num_wasted_rows: int = 0
+    num_failed_requests: int = 0
+    num_failed_steps: int = 0
+
+
+class EngineCore:
+    """One scheduler over one executor, driven from one thread.
+
+    What is done for one request runs inside a boundary that fails that request only. An unexpected error in a
+    step fails the step's batch; the third failed step in a row is raised, as is every BlockCountError and
+    EngineDeadError: the process must not go on then.
+    """
+
+    def __init__(
+        self,
+        config: VllmConfig,
+        executor: Executor,
+        recorder: Recorder,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Loads the model: takes seconds. Raises ConfigError or StartupError."""
+        self._config = config
+        self._executor = executor
+        self._clock = clock
+        capacity = executor.initialize()
+        self.facts = _facts(config, capacity, executor.startup_phases())
+        self.scheduler = Scheduler(config, capacity.num_blocks)
+        self.counters = CoreCounters()
+        self._bounds = RequestBounds.from_config(config, capacity.num_blocks)
+        self._records = CoreRecords(recorder)
+        self._utilities = CoreUtilities(self.scheduler)
+        self._outputs = OutputCollector()
+        self._step = 0
+        self._plan: StepPlan | None = None
+        self._moments = (0, 0)
+        self._num_failed_in_a_row = 0
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Queue a sequence. One that is out of bounds is answered with an error row, never an exception."""
+        try:
+            if self.scheduler.client_of(request.request_id) is not None:
+                self.counters.num_duplicate_adds += 1
+                return
+            if self.scheduler.num_live >= MAX_LIVE_REQUESTS:
+                raise RequestError(f"The engine holds {MAX_LIVE_REQUESTS} requests already.", reason="overloaded")
+            self._bounds.check(request)
+            taken = self.scheduler.add_request(request)
+            self._records.taken(taken, request.submitted_at, self._clock())
+        except RequestError as error:
+            self._reject(request, error.reason, str(error))
+        except Exception:
+            logger.exception("a request could not be taken")
+            self._reject(request, "internal_error", "The request could not be taken.")
+
+    def _reject(self, request: EngineCoreRequest, reason: str, message: str) -> None:
+        self.counters.num_rejected_adds += 1
+        self._outputs.add_rejected(request.client_index, request.request_id, reason, message)
+
+    def abort_requests(self, aborts: AbortRequests) -> None:
+        """End sequences, in whatever state they are, with the reason their client recorded.
+
+        Ids that are unknown, ended already or another client's are counted and otherwise ignored.
+        """
+        reason = FinishReason(aborts.reason) if aborts.reason in set(FinishReason) else FinishReason.ABORT
+        for request_id in aborts.request_ids:
+            if self.scheduler.client_of(request_id) == aborts.client_index:
+                self.scheduler.finish_request(request_id, reason)
+            else:
+                self.counters.num_unknown_aborts += 1
+        self._settle([])
+
+    def call_utility(self, method: str, args: list[Any]) -> Any:
+        """The answer of an allowed utility method; RequestError for any other or for wrong arguments."""
+        result = self._utilities.call(method, args)
+        self._settle([])
+        return result
+
+    def has_work(self) -> bool:
+        """Whether `step` has something to run or to hand out."""
+        return bool(self._outputs) or self.scheduler.has_work()
+
+    def step(self) -> dict[int, EngineCoreOutputs]:
+        """Run one step if there is something to run; what clients must know, by client index (may be empty)."""
+        if self.scheduler.has_work():
+            with self._step_boundary():
+                plan = self._schedule()
+                output = self._execute_model(plan)
+                self._update_from_output(plan, output)
+        return self._take_outputs()
+
+    def shutdown(self) -> None:
+        """End the executor; idempotent."""
+        self._executor.shutdown()
+
+    @contextmanager
+    def _step_boundary(self) -> Iterator[None]:
+        try:
+            yield
+        except (EngineDeadError, BlockCountError):
+            raise
+        except Exception as error:
+            self._fail_step(error)
+
+    def _schedule(self) -> StepPlan:
+        self._plan = None
+        begun_at = self._clock()
+        scheduled = self.scheduler.schedule()
+        self._plan, self._step = scheduled.plan, scheduled.plan.step
+        if self.scheduler.num_live or scheduled.plan.num_rows:
+            self._records.planned(scheduled, self.scheduler, begun_at, self._clock())
+        self._settle([])
+        return scheduled.plan
+
+    def _execute_model(self, plan: StepPlan) -> ModelRunnerOutput:
+        """The step's answer. A plan without rows only releases, and nothing is sampled then."""
+        maybe_fault("step")
+        executed = self._executor.execute_model(plan)
+        if not plan.num_rows:
+            _wait_for(executed, plan.step)
+            return ModelRunnerOutput(plan.step, [], [], [], [], [], [])
+        sampled = self._executor.sample_tokens(None)
+        _wait_for(executed, plan.step)
+        executed_at = self._clock()
+        output = _wait_for(sampled, plan.step)
+        self._moments = (executed_at, self._clock())
+        return output
+
+    def _update_from_output(self, plan: StepPlan, output: ModelRunnerOutput) -> None:
+        if not plan.num_rows:
+            return
+        update = self.scheduler.update_from_output(output)
+        self.counters.num_wasted_rows += update.num_wasted_rows
+        self._outputs.add_tokens(update.requests, update.token_ids, output.logprobs)
+        self._records.answered(plan.step, (*self._moments, self._clock()), update)
+        self._settle(update.requests)
+        self._num_failed_in_a_row = 0
+
+    def _settle(self, requests_with_token: list[Request]) -> None:
+        """Record and answer what ended since last time; verify the books if a boundary caught an error."""
+        ended = self.scheduler.take_ended()
+        if ended:
+            answered = {request.rank for request in requests_with_token}
+            now = self._clock()
+            for request in ended:
+                self._records.released(request, now)
+                self.counters.num_failed_requests += request.finish_reason == FinishReason.ERROR
+                if request.rank not in answered:
+                    self._outputs.add_ended(request)
+        self._records.blocks(self._step, self.scheduler.take_block_events())
+        errors = self.scheduler.take_errors()
+        for request, error in errors:
+            logger.error("request %s failed in step %d", request.request_id, self._step, exc_info=error)
+        if errors:
+            self.scheduler.check()
+
+    def _fail_step(self, error: Exception) -> None:
+        """End the batch with an error and go on, unless the books are wrong or this keeps happening."""
+        logger.error("step %d failed", self._step, exc_info=error)
+        self.counters.num_failed_steps += 1
+        self._num_failed_in_a_row += 1
+        batch = self.scheduler.fail_batch(self._plan)
+        self._records.failed(self._step, error, self._clock(), batch)
+        self._settle([])
+        self.scheduler.check()
+        if self._num_failed_in_a_row >= MAX_FAILED_STEPS:
+            raise EngineDeadError(f"{MAX_FAILED_STEPS} steps failed in a row, the last with {error!r}") from error
+
+    def _take_outputs(self) -> dict[int, EngineCoreOutputs]:
+        if not self._outputs:
+            return {}
+        stamp = OutputStamp(
+            engine_index=self.facts.engine_index,
+            generation=self._config.generation,
+            step=self._step,
+            stats=self.scheduler.stats(),
+            sampled_at=self._moments[1],
+            sent_at=self._clock(),
+        )
+        return self._outputs.take(stamp)
+
+
+def _wait_for(future: Future[T], step: int) -> T:
+    """The future's result; EngineDeadError when the executor does not answer a step within the deadline."""
+    try:
+        return future.result(STEP_DEADLINE_SECONDS)
+    except TimeoutError as error:
+        raise EngineDeadError(f"step {step} had no answer within {STEP_DEADLINE_SECONDS:.0f} s") from error
+
+
+def _facts(config: VllmConfig, capacity: KVCapacity, phases: list[tuple[str, float]]) -> EngineFacts:
+    model, block_size = config.model, config.cache.block_size
+    num_cache_tokens = capacity.num_blocks * block_size
+    return EngineFacts(
+        engine_index=0,
+        pid=os.getpid(),
+        model=model.model,
+        dtype=model.dtype,
+        device=model.device,
+        max_model_len=model.max_model_len,
+        vocab_size=model.architecture.vocab_size,
+        num_gpu_blocks=capacity.num_blocks,
+        block_size=block_size,
+        kv_cache_size_tokens=num_cache_tokens,
+        kv_cache_max_concurrency=num_cache_tokens / model.max_model_len,
+        world_size=config.parallel.world_size,
+        data_parallel_size=config.parallel.data_parallel_size,
+        phases=phases,
+    )

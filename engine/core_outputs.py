@@ -1,0 +1,148 @@
+"""Collects what the core has to tell its clients, and turns it into one message of columns for each client."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from vllm_obs.engine.messages import EngineCoreOutputs, FinishReason, Logprobs, SchedulerStats
+from vllm_obs.engine.request import NO_TOKEN, Request
+
+
+class OutputStamp(NamedTuple):
+    """What all messages of one step share; the moments are monotonic ns."""
+
+    engine_index: int
+    generation: int
+    step: int
+    stats: SchedulerStats
+    sampled_at: int
+    sent_at: int
+
+
+@dataclass
+class _Columns:
+    """One client's rows in the making, as `EngineCoreOutputs` describes them."""
+
+    request_ids: list[str] = field(default_factory=list)
+    num_new_tokens: list[int] = field(default_factory=list)
+    new_token_ids: list[int] = field(default_factory=list)
+    finish_reasons: list[int] = field(default_factory=list)
+    stop_token_ids: list[int] = field(default_factory=list)
+    num_cached_tokens: list[int] = field(default_factory=list)
+    logprobs: list[tuple[int, Logprobs]] = field(default_factory=list)
+    prompt_logprobs: list[tuple[int, Logprobs]] = field(default_factory=list)
+    errors: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def add_rows(self, requests: Sequence[Request], num_new_tokens: int) -> None:
+        """A row for each sequence, each with that many new tokens."""
+        first_row = len(self.request_ids)
+        self.request_ids += [request.request_id for request in requests]
+        self.num_new_tokens += [num_new_tokens] * len(requests)
+        self.finish_reasons += [request.finish_reason for request in requests]
+        self.stop_token_ids += [request.stop_token_id for request in requests]
+        self.num_cached_tokens += [request.num_cached_tokens for request in requests]
+        for row in [row for row, request in enumerate(requests) if request.prompt_logprobs]:
+            self.prompt_logprobs.append((first_row + row, _take_prompt_logprobs(requests[row])))
+
+    def add_error(self, request_id: str, reason: str, message: str) -> None:
+        """A row for something that never became a sequence."""
+        self.errors.append((len(self.request_ids), reason, message))
+        self.request_ids.append(request_id)
+        self.num_new_tokens.append(0)
+        self.finish_reasons.append(FinishReason.ERROR)
+        self.stop_token_ids.append(NO_TOKEN)
+        self.num_cached_tokens.append(0)
+
+    def message(self, client_index: int, stamp: OutputStamp) -> EngineCoreOutputs:
+        """The columns as a message; they must not grow afterwards."""
+        return EngineCoreOutputs(
+            client_index=client_index,
+            engine_index=stamp.engine_index,
+            generation=stamp.generation,
+            step=stamp.step,
+            request_ids=self.request_ids,
+            num_new_tokens=self.num_new_tokens,
+            new_token_ids=np.array(self.new_token_ids, dtype=np.int32),
+            finish_reasons=self.finish_reasons,
+            stop_token_ids=self.stop_token_ids,
+            num_cached_tokens=self.num_cached_tokens,
+            logprobs=self.logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            errors=self.errors,
+            utility=None,
+            stats=stamp.stats,
+            sampled_at=stamp.sampled_at,
+            sent_at=stamp.sent_at,
+        )
+
+
+class OutputCollector:
+    """Rows by client, from when they are known until the core hands them out."""
+
+    def __init__(self) -> None:
+        self._by_client: dict[int, _Columns] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_client)
+
+    def add_tokens(
+        self, requests: list[Request], token_ids: list[int], logprobs: Iterable[tuple[str, Logprobs]]
+    ) -> None:
+        """A row for each sequence that got a token; `token_ids` runs parallel."""
+        clients = {request.client_index for request in requests}
+        if len(clients) == 1:
+            self._add_tokens_of(clients.pop(), requests, token_ids)
+        else:
+            for client_index in sorted(clients):
+                rows = [row for row, request in enumerate(requests) if request.client_index == client_index]
+                self._add_tokens_of(
+                    client_index, [requests[row] for row in rows], [token_ids[row] for row in rows]
+                )
+        if logprobs:
+            self._add_logprobs(requests, dict(logprobs))
+
+    def _add_tokens_of(self, client_index: int, requests: list[Request], token_ids: list[int]) -> None:
+        columns = self._columns(client_index)
+        columns.add_rows(requests, 1)
+        columns.new_token_ids += token_ids
+
+    def _add_logprobs(self, requests: list[Request], logprobs: dict[str, Logprobs]) -> None:
+        for client_index in {request.client_index for request in requests}:
+            columns = self._columns(client_index)
+            for row, request_id in enumerate(columns.request_ids):
+                if columns.num_new_tokens[row] and request_id in logprobs:
+                    columns.logprobs.append((row, logprobs[request_id]))
+
+    def add_ended(self, request: Request) -> None:
+        """A row with the ending of a sequence that got no token with it."""
+        columns = self._columns(request.client_index)
+        if request.error is not None:
+            columns.errors.append((len(columns.request_ids), *request.error))
+        columns.add_rows([request], 0)
+
+    def add_rejected(self, client_index: int, request_id: str, reason: str, message: str) -> None:
+        """A row for a request that was not taken."""
+        self._columns(client_index).add_error(request_id, reason, message)
+
+    def take(self, stamp: OutputStamp) -> dict[int, EngineCoreOutputs]:
+        """Everything collected, by client; the collector is empty afterwards."""
+        by_client, self._by_client = self._by_client, {}
+        return {client_index: columns.message(client_index, stamp) for client_index, columns in by_client.items()}
+
+    def _columns(self, client_index: int) -> _Columns:
+        columns = self._by_client.get(client_index)
+        if columns is None:
+            columns = self._by_client[client_index] = _Columns()
+        return columns
+
+
+def _take_prompt_logprobs(request: Request) -> Logprobs:
+    """All positions collected so far as one, and none left behind."""
+    parts, request.prompt_logprobs = request.prompt_logprobs, []
+    return Logprobs(
+        token_ids=np.concatenate([part.token_ids for part in parts]),
+        logprobs=np.concatenate([part.logprobs for part in parts]),
+        ranks=np.concatenate([part.ranks for part in parts]),
+    )
