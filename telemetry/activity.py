@@ -1,0 +1,32 @@
+"""The closed set of things a process can be doing right now, as its ring header tells."""
+
+from enum import IntEnum
+
+
+class Activity(IntEnum):
+    """What the main loop of a process is in; the numbers are in ring files and never change their meaning."""
+
+    UNKNOWN = 0
+    STARTING = 1
+    LOADING_MODEL = 2
+    SIZING_CACHE = 3
+    WARMING_UP = 4
+    WAITING = 5
+    RECEIVING = 6
+    SCHEDULING = 7
+    EXECUTING = 8
+    SAMPLING = 9
+    UPDATING = 10
+    SENDING = 11
+    SERVING = 12
+    STOPPING = 13
+
+    @property
+    def label(self) -> str:
+        """The word people see."""
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, number: int) -> "Activity":
+        """The activity with this number; one that a newer writer knows and we do not is UNKNOWN."""
+        return cls(number) if number in cls._value2member_map_ else cls.UNKNOWN
