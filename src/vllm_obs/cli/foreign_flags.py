@@ -12,13 +12,25 @@ VLLM_FLAGS = Path(__file__).with_name("vllm_flags.json")
 
 
 def refuse_unknown(argv: Sequence[str], options: Sequence[str]) -> None:
-    """Raise ConfigError for the first word that looks like a flag and is none of ours."""
+    """Raise ConfigError for the first flag that is not among the options, with what vLLM knows about it."""
+    if flag := _first_unknown(argv, options):
+        raise ConfigError(_vllm_refusal(flag, options) or _misspelling(flag, options))
+
+
+def refuse_misspelt(argv: Sequence[str], options: Sequence[str]) -> None:
+    """Raise ConfigError for the first flag that is not among the options."""
+    if flag := _first_unknown(argv, options):
+        raise ConfigError(_misspelling(flag, options))
+
+
+def _first_unknown(argv: Sequence[str], options: Sequence[str]) -> str:
     for word in argv:
         if word == "--":
-            return
+            break
         flag = _flag_in(word)
         if flag and flag not in options:
-            raise ConfigError(_refusal(flag, options))
+            return flag
+    return ""
 
 
 def _flag_in(word: str) -> str:
@@ -29,15 +41,18 @@ def _flag_in(word: str) -> str:
     return name.replace("_", "-") if name.startswith("--") else name
 
 
-def _refusal(flag: str, options: Sequence[str]) -> str:
+def _vllm_refusal(flag: str, options: Sequence[str]) -> str:
     known = json.loads(VLLM_FLAGS.read_text("utf-8"))
     full = known["short"].get(flag, flag)
-    positive = "--" + full.removeprefix("--no-") if full.startswith("--no-") else full
     if full in options:
         return f"there is no flag {flag}; it is {full} here"
-    for name in (full, positive):
+    for name in (full, "--" + full.removeprefix("--no-")):
         if name in known["nearest"] and name not in options:
             near = known["nearest"][name] or "nothing"
             return f"{flag} is a flag of vLLM that vllm-obs does not have; what comes nearest: {near}"
-    near = nearest_option(full, options)
+    return ""
+
+
+def _misspelling(flag: str, options: Sequence[str]) -> str:
+    near = nearest_option(flag, options)
     return f"there is no flag {flag:.64}" + (f" (nearest: {near})" if near else "") + "; see --help"
