@@ -82,6 +82,7 @@ class SamplingLimits:
     """What a request may ask for at most.
 
     `vocab_size` is the number of ids a request may name: those both the tokenizer and the logits have.
+    `max_total_tokens` bounds n times max_tokens, and that times the log-probabilities of each.
     `cap_max_tokens` cuts max_tokens to what fits (offline) where a server refuses the request.
     """
 
@@ -93,6 +94,7 @@ class SamplingLimits:
     max_stop_chars: int = 1024
     max_list_items: int = 1024
     max_bad_word_chars: int = 256
+    max_total_tokens: int = 4_194_304
     max_prompt_logprob_entries: int = 131_072
     cap_max_tokens: bool = False
 

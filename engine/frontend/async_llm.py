@@ -1,101 +1,281 @@
 """The asynchronous front of the engine: one object a server asks for tokens."""
 
-from collections.abc import AsyncIterator
-from typing import Any
+import asyncio
+import inspect
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from vllm_obs.engine.config import VllmConfig
-from vllm_obs.engine.frontend.chat_template import ChatTemplate
+from vllm_obs.engine.errors import EngineDeadError, RequestFailedError, VllmObsError
+from vllm_obs.engine.frontend.chat_template import ChatTemplate, Message
+from vllm_obs.engine.frontend.client_interface import AsyncEngineClient
+from vllm_obs.engine.frontend.input_processor import (
+    LONG_TEXT_CHARS,
+    Arrival,
+    InputProcessor,
+    PreparedPrompt,
+    Prompt,
+    make_limits,
+    make_sequences,
+)
+from vllm_obs.engine.frontend.open_sequence import AT_THE_END, SequenceRequest
+from vllm_obs.engine.frontend.output_processor import OutputProcessor
 from vllm_obs.engine.frontend.outputs import SequenceDelta
+from vllm_obs.engine.frontend.request_stream import DeltaQueue, RequestStream
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
+from vllm_obs.engine.messages import EngineCoreRequest, FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.records import RequestSubmitted
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_NUM_TOKENIZER_THREADS = 2
+_SHUTDOWN_SECONDS = 5.0
 
 
-class RequestStream:
-    """An accepted request: iterate it for its deltas (sequences interleaved); `aclose()` aborts what still runs."""
+class RequestOptions(TypedDict, total=False):
+    """What may come with a prompt. Moments are `time.monotonic_ns()`; with `stream` False a sequence gives one
+    delta, at its end (cheaper than merging them)."""
 
-    request_id: str
-    """The engine's own id; the sequences are `{request_id}-{index}`."""
-
-    def __aiter__(self) -> "RequestStream":
-        return self
-
-    async def __anext__(self) -> SequenceDelta:
-        raise NotImplementedError
-
-    async def aclose(self) -> None:
-        """Abort the sequences that still run; harmless when none does, and when called again."""
-        raise NotImplementedError
+    priority: int
+    cache_salt: str | None
+    received_at: int | None
+    parsed_at: int | None
+    rendered_at: int | None
+    external_id: str
+    stream: bool
 
 
 class AsyncLLM:
-    """Signatures first; the body follows."""
+    """Takes prompts from coroutines of one event loop and gives each its stream of deltas."""
 
-    def __init__(self, config: VllmConfig, client: Any, tokenizer: Tokenizer, recorder: Recorder) -> None:
-        raise NotImplementedError
+    def __init__(
+        self, config: VllmConfig, client: AsyncEngineClient, tokenizer: Tokenizer, recorder: Recorder
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self._client = client
+        self._recorder = recorder
+        self._inputs = InputProcessor(tokenizer, make_limits(config, tokenizer, None))
+        self._outputs = OutputProcessor(tokenizer, recorder)
+        self._handles: dict[str, list[list[str]]] = {}
+        self._reader: asyncio.Task[None] | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+        self._threads = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+        self._died = asyncio.Event()
+        self._dead_cause: str | None = None
 
     def start(self) -> None:
-        """Begin reading the engine's outputs; call it on the event loop."""
+        """Begin reading the engine's outputs. Call it on the event loop, once the client is ready."""
+        facts = self._client.facts
+        limits = make_limits(self.config, self.tokenizer, facts)
+        self._inputs = InputProcessor(self.tokenizer, limits, facts.kv_cache_size_tokens)
+        self._reader = asyncio.create_task(self._read_outputs(), name="output processor")
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams, request_id: str, **options: Unpack[RequestOptions]
+    ) -> AsyncGenerator[SequenceDelta, None]:
+        """The deltas of a request's n sequences, interleaved; closing or cancelling the generator aborts them.
+
+        The first step raises what `submit` raises. Later failures are deltas with finish_reason `error` (reason
+        `engine_dead` when the engine died).
+        """
+        accepted = await self.submit(prompt, params, request_id, **options)
+        try:
+            async for delta in accepted:
+                yield delta
+        finally:
+            await accepted.aclose()
 
     async def submit(
-        self,
-        prompt: str | list[int],
-        params: SamplingParams,
-        request_id: str,
-        *,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        received_at: int | None = None,
-        parsed_at: int | None = None,
-        rendered_at: int | None = None,
-        external_id: str = "",
-        stream: bool = True,
+        self, prompt: Prompt, params: SamplingParams, request_id: str, **options: Unpack[RequestOptions]
     ) -> RequestStream:
-        """Validate, tokenise, register and send; RequestError (400) or EngineDeadError before anything runs.
+        """Check, tokenise, register and send; returns once the request is on its way.
 
-        With `stream` False the request gives one delta a sequence, at its end (cheaper). Always `aclose()` it.
+        RequestError for a request that can never succeed, RequestFailedError when it cannot be taken now,
+        EngineDeadError when there is no engine. `request_id` is a handle for `abort` and need not be unique.
+        The stream must be closed.
         """
-        raise NotImplementedError
-
-    def generate(
-        self,
-        prompt: str | list[int],
-        params: SamplingParams,
-        request_id: str,
-        **options: Any,
-    ) -> AsyncIterator[SequenceDelta]:
-        """`submit` and iterate, as an async generator: closing or cancelling it aborts. Same options as `submit`.
-
-        Once accepted, failures come as a delta with finish_reason `error` (reason `engine_dead` when it died).
-        """
-        raise NotImplementedError
+        self._require_alive()
+        arrival = _arrival(options, params.n)
+        prepared = await self._prepare(prompt, params, arrival)
+        tokenized_at = time.monotonic_ns()
+        self._require_alive()
+        sequences = make_sequences(prepared, params, arrival, _draw_seed)
+        ids = [sequence.request_id for sequence in sequences]
+        queue = DeltaQueue(params.n)
+        interval = self.config.scheduler.stream_interval if options.get("stream", True) else AT_THE_END
+        for index, sequence_id in enumerate(ids):
+            self._outputs.register(
+                SequenceRequest(sequence_id, index, prepared.token_ids, params, queue.put, interval)
+            )
+        self._handles.setdefault(request_id, []).append(ids)
+        close = partial(self._close, request_id, ids)
+        submitted_at = time.monotonic_ns()
+        try:
+            for sequence in sequences:
+                self._record_submitted(sequence, arrival, tokenized_at, submitted_at)
+            for sequence in sequences:
+                await self._client.add_request(sequence._replace(submitted_at=submitted_at))
+        except BaseException:
+            close()
+            raise
+        return RequestStream(ids[0].rpartition("-")[0], queue, close)
 
     async def abort(self, request_id: str) -> None:
-        """Abort every request submitted under that id; their streams end with finish_reason `abort`."""
-
-    async def encode_chat(
-        self, template: ChatTemplate, messages: list[dict[str, Any]], **options: Any
-    ) -> list[int]:
-        """`ChatTemplate.encode` with the same limits; long chats off the event loop."""
-        raise NotImplementedError
+        """Abort every request submitted under that handle; their streams end with finish_reason `abort`."""
+        for ids in list(self._handles.get(request_id, [])):
+            self._tell_core(self._outputs.end(ids, FinishReason.ABORT), FinishReason.ABORT)
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Tokenise a raw prompt; long texts off the event loop. RequestError when it cannot fit the context."""
-        raise NotImplementedError
+        """Token ids of a raw prompt, long ones off the event loop. RequestError when it cannot fit the context."""
+        encode = partial(self._inputs.encode, text, add_special_tokens)
+        return await self._in_thread(encode) if len(text) > LONG_TEXT_CHARS else encode()
+
+    async def encode_chat(self, template: ChatTemplate, messages: list[Message], **options: Any) -> list[int]:
+        """`ChatTemplate.encode`, long chats off the event loop. RequestError when it cannot fit the context."""
+        contents = (message.get("content") for message in messages)
+        num_chars = sum(len(content) for content in contents if isinstance(content, str))
+        self._inputs.check_num_chars(num_chars)
+        encode = partial(template.encode, messages, **options)
+        is_long = num_chars > LONG_TEXT_CHARS or len(messages) > 32 or "tools" in options
+        return await self._in_thread(encode) if is_long else encode()
 
     @property
     def num_in_flight(self) -> int:
         """Sequences submitted and not ended."""
-        raise NotImplementedError
+        return self._outputs.num_open
+
+    @property
+    def num_unknown_rows(self) -> int:
+        """Rows of outputs whose sequence had ended here already."""
+        return self._outputs.num_unknown_rows
 
     @property
     def dead_cause(self) -> str | None:
         """Why the engine is gone, None while it lives."""
-        raise NotImplementedError
+        return self._dead_cause or self._client.dead_cause
 
     async def wait_dead(self) -> str:
-        """Return the cause when the engine (or the task that reads its outputs) has died."""
-        raise NotImplementedError
+        """Return the cause once the engine, or the task that reads its outputs, has died."""
+        await self._died.wait()
+        return self.dead_cause or "the engine is gone"
 
     async def shutdown(self) -> None:
-        """Fail what is open (`shutting_down`), stop the client."""
+        """End what is open with the error `shutting_down`, then the engine (which blocks while it ends)."""
+        failure = RequestFailedError("The server is shutting down.", "shutting_down")
+        self._tell_core(self._outputs.end_all(FinishReason.ERROR, failure), FinishReason.ABORT)
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=_SHUTDOWN_SECONDS)
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        ended = self._client.shutdown()
+        if inspect.isawaitable(ended):
+            await ended
+
+    def _require_alive(self) -> None:
+        if (cause := self.dead_cause) is not None:
+            raise EngineDeadError(cause)
+
+    async def _prepare(self, prompt: Prompt, params: SamplingParams, arrival: Arrival) -> PreparedPrompt:
+        prepare = partial(self._inputs.prepare, prompt, params, arrival)
+        return await self._in_thread(prepare) if self._inputs.is_long(prompt, params) else prepare()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _record_submitted(
+        self, sequence: EngineCoreRequest, arrival: Arrival, tokenized_at: int, submitted_at: int
+    ) -> None:
+        self._recorder.record(
+            RequestSubmitted(
+                request_id=sequence.request_id,
+                client_index=0,
+                external_id=arrival.external_id,
+                sequence_index=sequence.sampling.sequence_index,
+                num_sequences=arrival.num_sequences,
+                received_at=arrival.received_at,
+                parsed_at=arrival.parsed_at,
+                rendered_at=arrival.rendered_at,
+                tokenized_at=tokenized_at,
+                submitted_at=submitted_at,
+                num_prompt_tokens=len(sequence.prompt_token_ids),
+                max_tokens=sequence.sampling.max_tokens,
+                priority=arrival.priority,
+            )
+        )
+
+    def _close(self, handle: str, ids: list[str]) -> None:
+        requests = self._handles.get(handle, [])
+        if ids in requests:
+            requests.remove(ids)
+        if not requests:
+            self._handles.pop(handle, None)
+        self._tell_core(self._outputs.end(ids, FinishReason.ABORT), FinishReason.ABORT)
+
+    def _tell_core(self, ids: Iterable[str], reason: FinishReason) -> None:
+        """Send an abort on its own task, so that it goes out even when the caller is being cancelled."""
+        if ids := list(ids):
+            self._spawn(self._client.abort_requests(ids, reason))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(_quietly(work))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _read_outputs(self) -> None:
+        try:
+            while True:
+                outputs = await self._client.get_output()
+                aborts = self._outputs.process(outputs)
+                self._tell_core(aborts.stopped, FinishReason.STOP)
+                self._tell_core(aborts.failed, FinishReason.ERROR)
+                await asyncio.sleep(0)  # outputs that wait already must not keep the readers from running
+        except EngineDeadError as error:
+            self._die(str(error))
+        except Exception:
+            logger.exception("The task that reads the engine's outputs failed")
+            self._die("the task that reads the engine's outputs failed")
+
+    def _die(self, cause: str) -> None:
+        self._dead_cause = cause
+        failure = RequestFailedError("The engine died before the request was finished.", "engine_dead")
+        self._outputs.end_all(FinishReason.ERROR, failure)
+        self._died.set()
+
+
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    """An abort that cannot be sent has no one to tell: the engine is gone, or its queue is full."""
+    try:
+        await work
+    except VllmObsError as error:
+        logger.warning("An abort was not sent: %s", error)
+
+
+def _draw_seed() -> int:
+    return secrets.randbits(63)
+
+
+def _arrival(options: RequestOptions, num_sequences: int) -> Arrival:
+    """Moments that were not taken become the one before them."""
+    received_at = options.get("received_at") or time.monotonic_ns()
+    parsed_at = options.get("parsed_at") or received_at
+    return Arrival(
+        external_id=options.get("external_id", ""),
+        priority=options.get("priority", 0),
+        cache_salt=options.get("cache_salt"),
+        received_at=received_at,
+        parsed_at=parsed_at,
+        rendered_at=options.get("rendered_at") or parsed_at,
+        num_sequences=num_sequences,
+    )

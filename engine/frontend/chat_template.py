@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
@@ -77,17 +76,8 @@ class ChatTemplate:
 
 
 def load_chat_template(config: ModelConfig, tokenizer: Tokenizer) -> ChatTemplate:
-    """The configured template (a path, or the template itself), else the model's own; ConfigError if it is broken."""
-    chosen = config.chat_template
-    if chosen is None:
-        return ChatTemplate(tokenizer.chat_template, tokenizer)
-    if not any(char in chosen for char in "{}\n"):
-        try:
-            chosen = Path(chosen).expanduser().read_text("utf-8")
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"--chat-template {chosen}: neither a readable file nor a template: {error}"
-            ) from None
+    """The configured template, else the tokenizer's own, else one that refuses. ConfigError if it is broken."""
+    chosen = tokenizer.chat_template if config.chat_template is None else config.chat_template
     return ChatTemplate(chosen, tokenizer)
 
 

@@ -1,0 +1,183 @@
+"""One sequence that has not ended: what the core sends of it becomes deltas of text."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from vllm_obs.engine.errors import RequestFailedError
+from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.frontend.detokenizer import Detokenizer
+from vllm_obs.engine.frontend.outputs import SequenceDelta, TokenLogprob
+from vllm_obs.engine.frontend.stop_strings import StopStrings
+from vllm_obs.engine.frontend.tokenizer import Tokenizer
+from vllm_obs.engine.messages import EngineCoreOutputs, FinishReason, Logprobs
+from vllm_obs.engine.sampling_params import SamplingParams
+
+LOWEST_LOGPROB = -9999.0
+"""What stands for minus infinity, which is not JSON."""
+
+AT_THE_END = 0
+"""The interval of a sequence that gives one delta, when it has ended."""
+
+
+class OutputRow(NamedTuple):
+    """One row of `EngineCoreOutputs`, with -1 for none as there."""
+
+    request_id: str
+    token_ids: list[int]
+    finish_reason: int
+    stop_token_id: int
+    num_cached_tokens: int
+    logprobs: Logprobs | None
+    prompt_logprobs: Logprobs | None
+    error: RequestFailedError | None
+
+
+class SequenceRequest(NamedTuple):
+    """What is known of a sequence when it is sent. `interval` is in tokens; `sink` takes its deltas."""
+
+    request_id: str
+    sequence_index: int
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    sink: Callable[[SequenceDelta], None]
+    interval: int = 1
+
+
+class OpenSequence:
+    """A sequence's detokenizer, stop strings and counts; `advance` with each row, then look at `ended`."""
+
+    def __init__(self, request: SequenceRequest, tokenizer: Tokenizer) -> None:
+        params = request.params
+        self.request = request
+        self.num_output_tokens = 0
+        self.num_cached_tokens = 0
+        self.first_token_at = 0
+        self.last_token_at = 0
+        self.finish_reason: str | None = None
+        self.stopped_here = False
+        """Whether a stop string ended it, of which the core does not know."""
+        self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens) if params.detokenize else None
+        self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
+        self._num_shown = 0
+        self._delta = self._blank()
+        self._delta.prompt_token_ids = request.prompt_token_ids
+
+    def advance(self, row: OutputRow, sampled_at: int) -> None:
+        """Take in one row and pass a delta to the sink when one is due."""
+        maybe_fault("detokenizer", row.request_id)
+        self.num_cached_tokens = max(self.num_cached_tokens, row.num_cached_tokens)
+        if row.prompt_logprobs is not None:
+            self._delta.prompt_logprobs = [None, *token_logprobs(row.prompt_logprobs)]
+        if self.request.params.max_tokens == 0:
+            self._end_scoring(row)
+        else:
+            self._take_tokens(row, sampled_at)
+        due = self.num_output_tokens - self._num_shown >= (self.request.interval or 1 << 62)
+        first = self._num_shown == 0 and self.num_output_tokens > 0 and self.request.interval != AT_THE_END
+        if self.finish_reason is not None or due or first:
+            self._show()
+
+    def fail(self, finish_reason: str, error: RequestFailedError | None) -> None:
+        """End it from outside; what is held back (half a character, a beginning stop string) is dropped."""
+        self.finish_reason = finish_reason
+        self._delta.error = error
+        self._show()
+
+    def _take_tokens(self, row: OutputRow, sampled_at: int) -> None:
+        taken = 0
+        for position, token_id in enumerate(row.token_ids):
+            taken += 1
+            self.num_output_tokens += 1
+            ends_it = row.finish_reason == FinishReason.STOP and position == len(row.token_ids) - 1
+            self._take_text(token_id, silent=ends_it and not self.request.params.include_stop_str_in_output)
+            if self._stops.matched is not None:
+                break
+        if taken:
+            self.first_token_at = self.first_token_at or sampled_at
+            self.last_token_at = sampled_at
+        self._delta.token_ids += row.token_ids[:taken]
+        if row.logprobs is not None:
+            self._delta.logprobs = (self._delta.logprobs or []) + token_logprobs(row.logprobs)[:taken]
+        self._finish(row)
+
+    def _take_text(self, token_id: int, silent: bool) -> None:
+        if self._detokenizer is None or silent:
+            return
+        self._add_text(self._detokenizer.feed(token_id))
+
+    def _add_text(self, text: str) -> None:
+        if text:
+            searched = self.num_output_tokens > self.request.params.min_tokens
+            self._delta.text += self._stops.feed(text, searched)
+
+    def _finish(self, row: OutputRow) -> None:
+        if self._stops.matched is None and row.finish_reason >= 0 and self._detokenizer is not None:
+            self._add_text(self._detokenizer.finish())
+            self._delta.text += self._stops.finish()
+        if self._stops.matched is not None:
+            self.stopped_here = row.finish_reason < 0
+            self.finish_reason = FinishReason.STOP.label
+            self._delta.stop_reason = self._stops.matched
+        elif row.finish_reason >= 0:
+            self.finish_reason = FinishReason(row.finish_reason).label
+            self._delta.stop_reason = row.stop_token_id if row.stop_token_id >= 0 else None
+            self._delta.error = row.error
+
+    def _end_scoring(self, row: OutputRow) -> None:
+        """The one token made to score a prompt is nobody's."""
+        if row.finish_reason >= 0:
+            normal = row.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+            self.finish_reason = FinishReason(FinishReason.LENGTH if normal else row.finish_reason).label
+            self._delta.error = row.error
+
+    def _show(self) -> None:
+        delta, self._delta = self._delta, self._blank()
+        delta.finish_reason = self.finish_reason
+        delta.num_cached_tokens = self.num_cached_tokens
+        delta.num_output_tokens = self._num_shown = self.num_output_tokens
+        self.request.sink(delta)
+
+    def _blank(self) -> SequenceDelta:
+        request = self.request
+        return SequenceDelta(
+            request.request_id, request.sequence_index, num_prompt_tokens=len(request.prompt_token_ids)
+        )
+
+
+def output_rows(outputs: EngineCoreOutputs) -> Iterator[OutputRow]:
+    """The columns of one step, row by row."""
+    token_ids: list[int] = outputs.new_token_ids.tolist()
+    logprobs, prompt_logprobs = dict(outputs.logprobs), dict(outputs.prompt_logprobs)
+    errors = {row: RequestFailedError(message, reason) for row, reason, message in outputs.errors}  # type: ignore[arg-type]
+    begin = 0
+    for row, request_id in enumerate(outputs.request_ids):
+        end = begin + outputs.num_new_tokens[row]
+        yield OutputRow(
+            request_id,
+            token_ids[begin:end],
+            outputs.finish_reasons[row],
+            outputs.stop_token_ids[row],
+            outputs.num_cached_tokens[row],
+            logprobs.get(row),
+            prompt_logprobs.get(row),
+            errors.get(row),
+        )
+        begin = end
+
+
+def token_logprobs(columns: Logprobs) -> list[TokenLogprob]:
+    """One entry a position; values under -9999 (minus infinity) become -9999."""
+    return [
+        TokenLogprob(
+            ids[0],
+            max(values[0], LOWEST_LOGPROB),
+            rank,
+            [
+                (token_id, max(value, LOWEST_LOGPROB), place)
+                for place, (token_id, value) in enumerate(zip(ids[1:], values[1:], strict=True), start=1)
+            ],
+        )
+        for ids, values, rank in zip(
+            columns.token_ids.tolist(), columns.logprobs.tolist(), columns.ranks.tolist(), strict=True
+        )
+    ]

@@ -1,0 +1,111 @@
+"""The open sequences of one front end: rows from the core in, deltas out, one ending each."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from vllm_obs.engine.errors import RequestFailedError
+from vllm_obs.engine.frontend.open_sequence import OpenSequence, OutputRow, SequenceRequest, output_rows
+from vllm_obs.engine.frontend.tokenizer import Tokenizer
+from vllm_obs.engine.messages import EngineCoreOutputs, FinishReason
+from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.records import RequestEnded
+
+logger = logging.getLogger(__name__)
+
+
+class CoreAborts(NamedTuple):
+    """Sequences that ended here while the core still runs them, by the reason it is to be told."""
+
+    stopped: list[str]
+    failed: list[str]
+
+
+class OutputProcessor:
+    """Keeps sequences from `register` (before they are sent) to their one recorded ending.
+
+    Rows of sequences it does not know (ended or aborted meanwhile) are counted in `num_unknown_rows` and ignored.
+    What goes wrong with one sequence fails that one only.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        recorder: Recorder,
+        client_index: int = 0,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._recorder = recorder
+        self._client_index = client_index
+        self._clock = clock
+        self._open: dict[str, OpenSequence] = {}
+        self.num_unknown_rows = 0
+
+    @property
+    def num_open(self) -> int:
+        """Sequences registered and not ended."""
+        return len(self._open)
+
+    def register(self, request: SequenceRequest) -> None:
+        """Take a sequence on; its deltas go to `request.sink`."""
+        self._open[request.request_id] = OpenSequence(request, self._tokenizer)
+
+    def process(self, outputs: EngineCoreOutputs) -> CoreAborts:
+        """Take one step's rows in; tells which sequences the core must be told to abort."""
+        aborts = CoreAborts([], [])
+        for row in output_rows(outputs):
+            sequence = self._open.get(row.request_id)
+            if sequence is None:
+                self.num_unknown_rows += 1
+                continue
+            self._advance(sequence, row, outputs.sampled_at, aborts)
+        return aborts
+
+    def end(
+        self, request_ids: Iterable[str], reason: FinishReason, error: RequestFailedError | None = None
+    ) -> list[str]:
+        """End those of the sequences that are open, and say which they were."""
+        ended = [request_id for request_id in request_ids if request_id in self._open]
+        for request_id in ended:
+            sequence = self._open[request_id]
+            sequence.fail(reason.label, error)
+            self._close(sequence, "" if error is None else error.reason)
+        return ended
+
+    def end_all(self, reason: FinishReason, error: RequestFailedError | None = None) -> list[str]:
+        """End every open sequence (the engine died, or we stop), and say which they were."""
+        return self.end(list(self._open), reason, error)
+
+    def _advance(self, sequence: OpenSequence, row: OutputRow, sampled_at: int, aborts: CoreAborts) -> None:
+        try:
+            sequence.advance(row, sampled_at)
+        except Exception:
+            logger.exception("Detokenizing failed for request %s", row.request_id)
+            failure = RequestFailedError("The output could not be turned into text.", "internal_error")
+            self.end([row.request_id], FinishReason.ERROR, failure)
+            if row.finish_reason < 0:
+                aborts.failed.append(row.request_id)
+            return
+        if sequence.finish_reason is not None:
+            self._close(sequence, "" if row.error is None else row.error.reason)
+            if sequence.stopped_here:
+                aborts.stopped.append(row.request_id)
+
+    def _close(self, sequence: OpenSequence, error: str) -> None:
+        del self._open[sequence.request.request_id]
+        self._recorder.record(
+            RequestEnded(
+                request_id=sequence.request.request_id,
+                client_index=self._client_index,
+                finish_reason=sequence.finish_reason or "",
+                error=error,
+                num_prompt_tokens=len(sequence.request.prompt_token_ids),
+                num_output_tokens=sequence.num_output_tokens,
+                num_cached_tokens=sequence.num_cached_tokens,
+                first_token_at=sequence.first_token_at,
+                last_token_at=sequence.last_token_at,
+                ended_at=self._clock(),
+            )
+        )
