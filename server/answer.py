@@ -1,0 +1,41 @@
+"""From a parsed request to its reply: whole or streamed, aborted when the client goes."""
+
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
+
+from fastapi import Request, Response
+
+from vllm_obs.engine.frontend.outputs import SequenceDelta
+from vllm_obs.server.disconnect import until_disconnect
+from vllm_obs.server.generation import Generation
+from vllm_obs.server.json_reply import JsonReply
+from vllm_obs.server.schema_sampling import SamplingRequest
+from vllm_obs.server.sse import EventStream
+from vllm_obs.server.state import ApiServer
+from vllm_obs.server.stream_usage import StreamUsage
+from vllm_obs.server.usage import Usage
+
+
+class ReplyShape(Protocol):
+    """How one API writes its replies."""
+
+    def whole(self, choices: list[SequenceDelta], usage: Usage) -> dict[str, Any]:
+        """The reply with all choices complete."""
+
+    def chunks(self, generation: Generation, usage: StreamUsage) -> AsyncGenerator[bytes, None]:
+        """The events of the streamed reply, [DONE] included."""
+
+
+async def answer(
+    http: Request, api: ApiServer, request: SamplingRequest, generation: Generation, shape: ReplyShape
+) -> Response:
+    """The reply, once it is ready to be sent; ClientGoneError when nobody waits for it any more."""
+    usage = Usage(request.n, api.server.enable_prompt_tokens_details)
+    if request.stream:
+        stream_usage = StreamUsage(usage, request.stream_options, api.server.enable_force_include_usage)
+        return EventStream(shape.chunks(generation, stream_usage), generation.request_id, generation.delivered)
+    try:
+        choices = await until_disconnect(http.receive, generation.collect())
+    finally:
+        await generation.aclose()
+    return JsonReply(shape.whole(choices, usage), on_end=generation.delivered)

@@ -1,0 +1,72 @@
+"""The FastAPI application: routes inside, pure ASGI layers around them."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from vllm_obs import __version__
+from vllm_obs.server.admission import Admission
+from vllm_obs.server.auth import Authentication
+from vllm_obs.server.boundary import ErrorBoundary
+from vllm_obs.server.cors import CrossOrigin
+from vllm_obs.server.errors import ApiError
+from vllm_obs.server.openapi import install_openapi
+from vllm_obs.server.request_label import RequestLabel
+from vllm_obs.server.routes_chat import chat_router
+from vllm_obs.server.routes_completion import completion_router
+from vllm_obs.server.routes_health import health_router
+from vllm_obs.server.routes_models import models_router
+from vllm_obs.server.routes_tokenize import tokenize_router
+from vllm_obs.server.state import ApiServer
+
+
+def build_app(api: ApiServer) -> FastAPI:
+    """The application of one API server. From outside in: label, cross-origin, errors, keys, admission, routes."""
+    server = api.server
+    app = FastAPI(
+        title="vllm-obs",
+        version=__version__,
+        root_path=server.root_path,
+        redirect_slashes=False,
+        middleware=[
+            Middleware(RequestLabel),
+            Middleware(
+                CrossOrigin, allowed_origins=server.allowed_origins, allow_credentials=server.allow_credentials
+            ),
+            Middleware(ErrorBoundary),
+            Middleware(Authentication, api_keys=server.api_keys),
+            Middleware(Admission, api=api),
+        ],
+        exception_handlers={HTTPException: _refuse},
+        **_documents(server.disable_fastapi_docs),
+        **_NO_TELEMETRY,
+    )
+    for make_router in (completion_router, chat_router, models_router, tokenize_router, health_router):
+        app.include_router(make_router(api))
+    install_openapi(app)
+    return app
+
+
+_NO_TELEMETRY: dict[str, Any] = {
+    "telemetry": {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+}
+"""What is observed here is observed by us; older FastAPI versions ignore the argument."""
+
+
+def _documents(are_disabled: bool) -> dict[str, Any]:
+    return {"openapi_url": None, "docs_url": None, "redoc_url": None} if are_disabled else {}
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """The router's own refusals: no such path, or another method."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        refusal = ApiError(f"this path does not take {request.method[:16]}", "method_not_allowed")
+    else:
+        refusal = ApiError("there is nothing at this path", "not_found")
+    headers = {name.decode(): value.decode() for name, value in refusal.headers()}
+    return Response(refusal.body(), refusal.status, headers=headers | dict(error.headers or {}))

@@ -1,0 +1,138 @@
+"""The replies of /v1/chat/completions: whole, and as chunks of a stream."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from vllm_obs.engine.frontend.outputs import SequenceDelta
+from vllm_obs.server.generation import Generation
+from vllm_obs.server.logprobs import LogprobShapes
+from vllm_obs.server.reply_head import ReplyHead
+from vllm_obs.server.schema_chat import ChatCompletionRequest
+from vllm_obs.server.sse import DONE
+from vllm_obs.server.stream_usage import StreamUsage
+from vllm_obs.server.usage import Usage
+
+ROLE = "assistant"
+
+
+@dataclass(frozen=True)
+class ChatShape:
+    """How this request wants its choices."""
+
+    request: ChatCompletionRequest
+    head: ReplyHead
+    logprobs: LogprobShapes
+
+    def whole(self, choices: list[SequenceDelta], usage: Usage) -> dict[str, Any]:
+        """The reply with all choices complete."""
+        return chat_reply(self, choices, usage)
+
+    def chunks(self, generation: Generation, usage: StreamUsage) -> AsyncGenerator[bytes, None]:
+        """The events of the streamed reply."""
+        return chat_chunks(self, generation, usage)
+
+    def logprobs_of(self, delta: SequenceDelta) -> dict[str, Any] | None:
+        """The `logprobs` of what a delta brings."""
+        if not self.request.logprobs:
+            return None
+        return self.logprobs.chat(delta.logprobs or [], self.request.top_logprobs or 0)
+
+
+def chat_reply(shape: ChatShape, choices: list[SequenceDelta], usage: Usage) -> dict[str, Any]:
+    """The whole reply."""
+    for number, choice in enumerate(choices):
+        usage.add(number, choice)
+    prompt_logprobs = choices[0].prompt_logprobs
+    return {
+        **shape.head.fields(),
+        "choices": [_choice(shape, number, choice) for number, choice in enumerate(choices)],
+        "service_tier": None,
+        "system_fingerprint": shape.head.fingerprint,
+        "usage": usage.for_reply(),
+        "prompt_logprobs": None if prompt_logprobs is None else shape.logprobs.prompt(prompt_logprobs),
+        "prompt_token_ids": choices[0].prompt_token_ids if shape.request.return_token_ids else None,
+        "prompt_text": None,
+        "kv_transfer_params": None,
+        "ec_transfer_params": None,
+        "metrics": None,
+    }
+
+
+def _choice(shape: ChatShape, number: int, choice: SequenceDelta) -> dict[str, Any]:
+    return {
+        "index": number,
+        "message": {
+            "role": ROLE,
+            "content": choice.text,
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            "reasoning": None,
+        },
+        "logprobs": shape.logprobs_of(choice),
+        "finish_reason": choice.finish_reason,
+        "stop_reason": choice.stop_reason,
+        "token_ids": choice.token_ids if shape.request.return_token_ids else None,
+        "routed_experts": None,
+    }
+
+
+async def chat_chunks(shape: ChatShape, generation: Generation, usage: StreamUsage) -> AsyncGenerator[bytes, None]:
+    """The events of a stream, as bytes. Closing it aborts what still runs."""
+    chunks = _Chunks(shape, usage)
+    try:
+        async for number, delta in generation.deltas():
+            events = chunks.events(number, delta)
+            if events:
+                yield events
+        yield usage.last_event(shape.head) + DONE
+    finally:
+        await generation.aclose()
+
+
+class _Chunks:
+    """Writes the events of a delta: the role before a choice's first text, then the text."""
+
+    def __init__(self, shape: ChatShape, usage: StreamUsage) -> None:
+        self._shape = shape
+        self._usage = usage
+        self._prefix = shape.head.chunk_prefix()
+        self._begun: set[int] = set()
+
+    def events(self, number: int, delta: SequenceDelta) -> bytes:
+        """The events of a delta; no text event for half a character, unless its tokens are asked for."""
+        request = self._shape.request
+        self._usage.add(number, delta)
+        events = b"" if number in self._begun else self._role_event(number, delta)
+        wants_tokens = bool(delta.token_ids) and (request.return_token_ids or request.logprobs)
+        if delta.text or delta.finish_reason is not None or wants_tokens:
+            events += self._text_event(number, delta)
+        return events
+
+    def _role_event(self, number: int, delta: SequenceDelta) -> bytes:
+        self._begun.add(number)
+        choice = {
+            "index": number,
+            "delta": {"role": ROLE, "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        prompt_ids = delta.prompt_token_ids if self._shape.request.return_token_ids else None
+        tail = b',"prompt_token_ids":' + orjson.dumps(prompt_ids) + b',"prompt_text":null}\n\n'
+        return self._prefix + orjson.dumps(choice) + b"]" + self._usage.suffix() + tail
+
+    def _text_event(self, number: int, delta: SequenceDelta) -> bytes:
+        choice: dict[str, Any] = {
+            "index": number,
+            "delta": {"content": delta.text},
+            "logprobs": self._shape.logprobs_of(delta),
+            "finish_reason": delta.finish_reason,
+        }
+        if delta.finish_reason is not None:
+            choice["stop_reason"] = delta.stop_reason
+        choice["token_ids"] = delta.token_ids if self._shape.request.return_token_ids else None
+        return self._prefix + orjson.dumps(choice) + b"]" + self._usage.suffix() + b"}\n\n"

@@ -1,0 +1,134 @@
+"""The replies of /v1/completions: whole, and as chunks of a stream."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from vllm_obs.engine.frontend.outputs import SequenceDelta, TokenLogprob
+from vllm_obs.server.generation import Generation
+from vllm_obs.server.logprobs import LogprobShapes
+from vllm_obs.server.reply_head import ReplyHead
+from vllm_obs.server.schema_completion import CompletionRequest
+from vllm_obs.server.sse import DONE
+from vllm_obs.server.stream_usage import StreamUsage
+from vllm_obs.server.usage import Usage
+
+
+@dataclass(frozen=True)
+class CompletionShape:
+    """How this request wants its choices."""
+
+    request: CompletionRequest
+    head: ReplyHead
+    logprobs: LogprobShapes
+
+    def whole(self, choices: list[SequenceDelta], usage: Usage) -> dict[str, Any]:
+        """The reply with all choices complete."""
+        return completion_reply(self, choices, usage)
+
+    def chunks(self, generation: Generation, usage: StreamUsage) -> AsyncGenerator[bytes, None]:
+        """The events of the streamed reply."""
+        return completion_chunks(self, generation, usage)
+
+    def echo_of(self, number: int, first: SequenceDelta) -> str:
+        """The text put in front of choice `number`: its prompt as sent, or as used when that is something else."""
+        request = self.request
+        if not request.echo:
+            return ""
+        prompt = request.prompt[number // request.n]
+        if isinstance(prompt, str) and request.truncate_prompt_tokens is None:
+            return prompt
+        used = first.prompt_token_ids or []
+        return self.logprobs.tokenizer.decode(used, skip_special_tokens=request.skip_special_tokens)
+
+    def logprobs_of(self, delta: SequenceDelta, with_prompt: bool, offset: int) -> dict[str, Any] | None:
+        """The `logprobs` of what a delta brings, after those of the prompt where it is echoed."""
+        if self.request.logprobs is None:
+            return None
+        token_ids = list(delta.token_ids)
+        entries: list[TokenLogprob | None] = [*(delta.logprobs or [])]
+        if with_prompt:
+            token_ids = (delta.prompt_token_ids or []) + token_ids
+            entries = (delta.prompt_logprobs or []) + entries
+        return self.logprobs.completion(token_ids, entries, offset)
+
+
+def completion_reply(shape: CompletionShape, choices: list[SequenceDelta], usage: Usage) -> dict[str, Any]:
+    """The whole reply."""
+    for number, choice in enumerate(choices):
+        usage.add(number, choice)
+    return {
+        **shape.head.fields(),
+        "choices": [_choice(shape, number, choice) for number, choice in enumerate(choices)],
+        "service_tier": None,
+        "system_fingerprint": shape.head.fingerprint,
+        "usage": usage.for_reply(),
+        "kv_transfer_params": None,
+        "ec_transfer_params": None,
+        "metrics": None,
+    }
+
+
+def _choice(shape: CompletionShape, number: int, choice: SequenceDelta) -> dict[str, Any]:
+    request = shape.request
+    prompt_logprobs = choice.prompt_logprobs
+    return {
+        "index": number,
+        "text": shape.echo_of(number, choice) + choice.text,
+        "logprobs": shape.logprobs_of(choice, request.echo, 0),
+        "finish_reason": choice.finish_reason,
+        "stop_reason": choice.stop_reason,
+        "token_ids": choice.token_ids if request.return_token_ids else None,
+        "prompt_logprobs": None if prompt_logprobs is None else shape.logprobs.prompt(prompt_logprobs),
+        "prompt_token_ids": choice.prompt_token_ids if request.return_token_ids else None,
+        "routed_experts": None,
+    }
+
+
+async def completion_chunks(
+    shape: CompletionShape, generation: Generation, usage: StreamUsage
+) -> AsyncGenerator[bytes, None]:
+    """The events of a stream, as bytes. Closing it aborts what still runs."""
+    chunks = _Chunks(shape, usage)
+    try:
+        async for number, delta in generation.deltas():
+            event = chunks.event(number, delta)
+            if event:
+                yield event
+        yield usage.last_event(shape.head) + DONE
+    finally:
+        await generation.aclose()
+
+
+class _Chunks:
+    """Writes one event for each delta that says something."""
+
+    def __init__(self, shape: CompletionShape, usage: StreamUsage) -> None:
+        self._shape = shape
+        self._usage = usage
+        self._prefix = shape.head.chunk_prefix()
+        self._num_chars: dict[int, int] = {}
+
+    def event(self, number: int, delta: SequenceDelta) -> bytes:
+        """The event of a delta; empty when a half character is all there is and nobody wants token ids."""
+        request = self._shape.request
+        self._usage.add(number, delta)
+        is_first = number not in self._num_chars
+        offset = self._num_chars.setdefault(number, 0)
+        text = self._shape.echo_of(number, delta) + delta.text if is_first else delta.text
+        wants_tokens = bool(delta.token_ids) and (request.return_token_ids or request.logprobs is not None)
+        if not text and delta.finish_reason is None and not wants_tokens:
+            return b""
+        self._num_chars[number] = offset + len(text)
+        choice = {
+            "index": number,
+            "text": text,
+            "logprobs": self._shape.logprobs_of(delta, is_first and request.echo, offset),
+            "finish_reason": delta.finish_reason,
+            "stop_reason": delta.stop_reason,
+            "prompt_token_ids": delta.prompt_token_ids if request.return_token_ids else None,
+            "token_ids": delta.token_ids if request.return_token_ids else None,
+        }
+        return self._prefix + orjson.dumps(choice) + b"]" + self._usage.suffix() + b"}\n\n"

@@ -1,0 +1,46 @@
+"""How one API server listens and what it allows; frozen, made by the CLI."""
+
+from dataclasses import dataclass, field
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The bounds of one HTTP exchange; sizes in bytes, times in seconds. All hold while reading, not after."""
+
+    max_body_bytes: int = 32 * MIB
+    max_head_bytes: int = 64 * KIB
+    max_num_headers: int = 200
+    max_url_bytes: int = 16 * KIB
+    head_timeout_seconds: float = 10.0
+    body_timeout_seconds: float = 30.0
+    send_timeout_seconds: float = 120.0
+    max_json_depth: int = 64
+    max_sequences: int = 1024
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """The flags of the HTTP side, under the names of the command line.
+
+    `host` None is every interface. `uds` is the path of the Unix socket that replaces host and port.
+    `shutdown_timeout` is how long running requests may go on after SIGTERM, in seconds.
+    """
+
+    host: str | None = None
+    port: int = 8000
+    uds: str | None = None
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    root_path: str = ""
+    uvicorn_log_level: str = "info"
+    disable_uvicorn_access_log: bool = False
+    disable_fastapi_docs: bool = False
+    shutdown_timeout: float = 30.0
+    enable_prompt_tokens_details: bool = False
+    enable_force_include_usage: bool = False
+    allowed_origins: tuple[str, ...] = ("*",)
+    allow_credentials: bool = False
+    startup_timeout: float = 600.0
+    limits: Limits = Limits()

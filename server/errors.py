@@ -1,0 +1,126 @@
+"""Error replies: the one body shape, the status of every reason and the type of every status."""
+
+from typing import Any
+
+import orjson
+
+from vllm_obs.engine.errors import EngineDeadError, Reason, RequestError, RequestFailedError
+
+MAX_ECHO_CHARS = 64
+MAX_PARAM_CHARS = 128
+MAX_BODY_BYTES = 4096
+
+STATUS_OF_REASON: dict[Reason, int] = {
+    "model_not_found": 404,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "timeout": 504,
+    "overloaded": 429,
+    "shutting_down": 503,
+    "not_ready": 503,
+    "engine_dead": 500,
+    "invalid_logits": 500,
+    "internal_error": 500,
+}
+"""Reasons left out are a client's mistake that can never succeed: 400."""
+
+TYPE_OF_STATUS = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    408: "RequestTimeoutError",
+    413: "RequestTooLargeError",
+    414: "RequestTooLargeError",
+    415: "UnsupportedMediaTypeError",
+    429: "RateLimitError",
+    431: "RequestTooLargeError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+    504: "GatewayTimeoutError",
+}
+
+RETRY_AFTER_SECONDS = {429: "1", 503: "2"}
+
+
+class ApiError(Exception):
+    """A reply that is not 2xx. `status` defaults to the reason's own; `closes` ends the connection after it."""
+
+    def __init__(
+        self,
+        message: str,
+        reason: Reason,
+        *,
+        param: str | None = None,
+        status: int | None = None,
+        closes: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason: Reason = reason
+        self.param = param
+        self.status = status or STATUS_OF_REASON.get(reason, 400)
+        self.closes = closes or reason == "shutting_down"
+
+    def content(self) -> dict[str, Any]:
+        """The `{"error": …}` object of this error."""
+        return {
+            "error": {
+                "message": self.message[:2000],
+                "type": TYPE_OF_STATUS.get(self.status, "InternalServerError"),
+                "param": self.param[:MAX_PARAM_CHARS] if self.param else None,
+                "code": self.status,
+                "reason": self.reason,
+            }
+        }
+
+    def body(self) -> bytes:
+        """The JSON of `content`, at most 4 KiB."""
+        content = self.content()
+        body = orjson.dumps(content)
+        if len(body) > MAX_BODY_BYTES:
+            content["error"]["message"] = self.message[:400]
+            body = orjson.dumps(content)
+        return body
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What goes with the body, less the content length."""
+        headers = [(b"content-type", b"application/json")]
+        if self.status in RETRY_AFTER_SECONDS:
+            headers.append((b"retry-after", RETRY_AFTER_SECONDS[self.status].encode()))
+        if self.closes:
+            headers.append((b"connection", b"close"))
+        return headers
+
+
+def shown(text: str) -> str:
+    """A piece of a client's input fit for a message: quoted, at most 64 characters of it."""
+    return repr(text if len(text) <= MAX_ECHO_CHARS else text[: MAX_ECHO_CHARS - 1] + "…")
+
+
+def as_api_error(error: Exception) -> ApiError | None:
+    """The reply for an error the engine raises on purpose, None for a bug."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, RequestError):
+        return ApiError(str(error), error.reason, param=error.param)
+    if isinstance(error, EngineDeadError):
+        return engine_dead()
+    if isinstance(error, RequestFailedError):
+        return request_failed(error.reason)
+    return None
+
+
+def engine_dead() -> ApiError:
+    """The engine went away under this request."""
+    return ApiError("the engine stopped before the request was finished", "engine_dead")
+
+
+def request_failed(reason: Reason) -> ApiError:
+    """The engine gave this request up; what happened is in the log, under the request's id."""
+    return ApiError(f"the request failed inside the engine ({reason})", reason)

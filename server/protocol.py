@@ -1,0 +1,188 @@
+"""One HTTP/1.1 connection: uvicorn's protocol with limits and deadlines, and care for half-closed clients."""
+
+import asyncio
+import select
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from vllm_obs.server.config import Limits
+from vllm_obs.server.errors import ApiError
+from vllm_obs.server.request_id import new_id
+
+PROBE_AFTER_SECONDS = 0.3
+PROBE_ANSWER_SECONDS = 0.05
+
+
+class _RefusedHeadError(Exception):
+    """Stops the parser; the reply is in `HttpProtocol._refusal`."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection.
+
+    A client that closes only its sending half is still answered. As TCP does not tell that from a full close,
+    a client that has gone silent is sent something harmless while its request runs on (an interim
+    100 response, or a comment in a stream): a closed peer resets the connection, and the request is aborted.
+    """
+
+    limits = Limits()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._in_head = True
+        self._head_bytes = 0
+        self._refusal: ApiError | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the clock of the first head."""
+        super().connection_made(transport)
+        self._start_head_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clocks."""
+        self._stop_head_timer()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, counting what belongs to an unfinished head."""
+        if self._refusal is not None:
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+            self._start_head_timer()
+        super().data_received(data)
+        if self._in_head and self._head_bytes > self.limits.max_head_bytes and self._refusal is None:
+            self._refuse(self._too_large())
+        self._rearm_keep_alive()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Keep the connection for the reply when a request is under way."""
+        if self.cycle is None or self.cycle.response_complete or self._in_head:
+            return None
+        self.cycle.keep_alive = False
+        self.loop.call_later(PROBE_AFTER_SECONDS, self._probe)
+        return True
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly: give it `send_timeout_seconds` to catch up."""
+        super().pause_writing()
+        self._stall_timer = self.loop.call_later(self.limits.send_timeout_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client caught up."""
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        if self.flow is not None:
+            super().resume_writing()
+
+    def on_message_begin(self) -> None:
+        """A new head begins."""
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_url(self, url: bytes) -> None:
+        """Collect the target, up to its limit."""
+        super().on_url(url)
+        if len(self.url) > self.limits.max_url_bytes:
+            self._stop_parser(self._too_large())
+
+    def on_headers_complete(self) -> None:
+        """Start the request, unless its head is too large."""
+        head_bytes = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if head_bytes > self.limits.max_head_bytes or len(self.headers) > self.limits.max_num_headers:
+            self._stop_parser(self._too_large())
+        self._in_head = False
+        self._head_bytes = 0
+        self._stop_head_timer()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, or a head that was refused."""
+        self._refuse(
+            self._refusal or ApiError("this is not a valid HTTP/1.1 request", "invalid_http", closes=True)
+        )
+
+    def _stop_parser(self, refusal: ApiError) -> None:
+        self._refusal = refusal
+        raise _RefusedHeadError
+
+    def _too_large(self) -> ApiError:
+        limits = self.limits
+        if len(getattr(self, "url", b"")) > limits.max_url_bytes:
+            message = f"the request target is longer than {limits.max_url_bytes} bytes"
+            return ApiError(message, "too_large", status=414, closes=True)
+        message = f"the headers are over {limits.max_head_bytes} bytes or {limits.max_num_headers} fields"
+        return ApiError(message, "too_large", status=431, closes=True)
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer without the application, and close."""
+        self._refusal = error
+        body = error.body()
+        headers = [
+            *self.server_state.default_headers,
+            *error.headers(),
+            (b"content-length", str(len(body)).encode()),
+            (b"x-request-id", new_id().encode()),
+        ]
+        lines = [b"%b: %b\r\n" % header for header in headers]
+        self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", body]))
+        self._close_gently()
+
+    def _close_gently(self) -> None:
+        """Close a moment later, so that bytes still coming in do not reset the reply."""
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(1.0, self.transport.close)
+
+    def _start_head_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.limits.head_timeout_seconds, self._head_timed_out)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_timed_out(self) -> None:
+        self._head_timer = None
+        if self.transport.is_closing() or not self._in_head:
+            return
+        if self._head_bytes == 0:
+            self.transport.close()
+            return
+        message = f"the request head did not arrive within {self.limits.head_timeout_seconds:g} s"
+        self._refuse(ApiError(message, "timeout", status=408, closes=True))
+
+    def _rearm_keep_alive(self) -> None:
+        """uvicorn disarms it for any byte; the rest of a body nobody wants must not hold the connection."""
+        idle = self.cycle is not None and self.cycle.response_complete and not self.pipeline and not self._in_head
+        if idle and self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _probe(self) -> None:
+        """Send something harmless to a client that closed its sending half."""
+        cycle = self.cycle
+        if cycle.response_complete or self.pipeline or self.transport.is_closing():
+            return
+        state = cycle.scope.get("state", {})
+        if cycle.response_started and "probe_frame" in state:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(state["probe_frame"]), state["probe_frame"]))
+        elif not cycle.response_started and cycle.scope["http_version"] == "1.1":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.loop.call_later(PROBE_ANSWER_SECONDS, self._abort_if_reset)
+
+    def _abort_if_reset(self) -> None:
+        """After end of file nobody reads the socket any more: ask it whether the peer has reset it."""
+        if self.transport.is_closing():
+            return
+        poller = select.poll()
+        poller.register(self.transport.get_extra_info("socket").fileno(), 0)
+        if poller.poll(0):
+            self.transport.abort()

@@ -1,0 +1,18 @@
+"""Which paths are open to everybody, and how a path is read behind a root path."""
+
+from starlette._utils import get_route_path
+from starlette.types import Scope
+
+PROBES = frozenset({"/health", "/ping", "/livez", "/readyz", "/startupz"})
+"""Answered in every phase of the server, without a key, and left out of the access log."""
+
+PUBLIC = PROBES | {"/metrics"}
+"""Answered without a key. Everything else, unknown paths included, needs one where keys are set."""
+
+ALWAYS_ANSWERED = PUBLIC | {"/version", "/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
+"""Answered also while the engine is loading, draining or gone."""
+
+
+def route_path(scope: Scope) -> str:
+    """The path that will be routed: exactly as the router reads it, so that no two readings differ."""
+    return get_route_path(scope)

@@ -1,0 +1,21 @@
+"""Request ids: ours for the machine, the client's as a label for people."""
+
+import uuid
+from collections.abc import Iterable
+
+MAX_LABEL_CHARS = 128
+
+
+def new_id() -> str:
+    """16 random hexadecimal digits."""
+    return uuid.uuid4().hex[:16]
+
+
+def client_label(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The first X-Request-Id header, printable ASCII only and at most 128 characters; "" when there is none."""
+    for name, value in headers:
+        if name == b"x-request-id":
+            return bytes(byte for byte in value[: 4 * MAX_LABEL_CHARS] if 33 <= byte <= 126).decode()[
+                :MAX_LABEL_CHARS
+            ]
+    return ""

@@ -1,0 +1,45 @@
+"""/v1/chat/completions."""
+
+import time
+
+from fastapi import APIRouter, Request, Response
+
+from vllm_obs.server.answer import answer
+from vllm_obs.server.body import read_body
+from vllm_obs.server.chat_reply import ChatShape
+from vllm_obs.server.generation import Call, Generation
+from vllm_obs.server.logprobs import LogprobShapes
+from vllm_obs.server.openapi import describe
+from vllm_obs.server.reply_head import ReplyHead
+from vllm_obs.server.schema_chat import ChatCompletionRequest, TemplateRequest
+from vllm_obs.server.state import ApiServer
+from vllm_obs.server.validation import parse_request
+
+
+def chat_router(api: ApiServer) -> APIRouter:
+    """The route, bound to its server."""
+    router = APIRouter(tags=["chat"])
+
+    @router.post("/v1/chat/completions", **describe(ChatCompletionRequest, streams=True))
+    async def create_chat_completion(http: Request) -> Response:
+        """Answer a conversation."""
+        body = await read_body(http.scope, http.receive, api.server.limits)
+        request = await parse_request(ChatCompletionRequest, body, api.server.limits.max_json_depth)
+        model = api.served_name(request.model)
+        call = Call.of(http.scope, request)
+        call.check_num_sequences(api, 1, request.n)
+        prompt = await encode_messages(api, request)
+        call.rendered_at = time.monotonic_ns()
+        generation = await Generation.submit(api, call, [prompt], request.params())
+        head = ReplyHead.of(api, http.scope, "chatcmpl", request.object_name(), model)
+        shapes = LogprobShapes(api.engine.tokenizer, request.return_tokens_as_token_ids)
+        return await answer(http, api, request, generation, ChatShape(request, head, shapes))
+
+    return router
+
+
+async def encode_messages(api: ApiServer, request: TemplateRequest) -> list[int]:
+    """The token ids of a conversation; RequestError when the template refuses it or it cannot fit."""
+    engine = api.engine
+    messages = [message.for_template() for message in request.messages]
+    return await engine.llm.encode_chat(engine.chat_template, messages, **request.template_options())

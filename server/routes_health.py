@@ -1,0 +1,52 @@
+"""What probes ask: is it alive, has it started, is it ready for requests; and which version it is."""
+
+from fastapi import APIRouter, Response
+
+from vllm_obs import __version__
+from vllm_obs.server.json_reply import JsonReply
+from vllm_obs.server.state import ApiServer, Phase
+
+
+def health_router(api: ApiServer) -> APIRouter:
+    """The routes, bound to their server. None needs a key; 503 is their only error."""
+    router = APIRouter(tags=["health"])
+
+    @router.get("/health")
+    @router.get("/ping")
+    @router.post("/ping")
+    async def health() -> Response:
+        """Whether the engine is there; still 200 while the server drains."""
+        _refuse_in(api, Phase.LOADING, Phase.DEAD)
+        return Response()
+
+    @router.get("/livez")
+    async def live() -> Response:
+        """Whether a restart would not help: everything but a dead engine."""
+        _refuse_in(api, Phase.DEAD)
+        return JsonReply({"status": api.phase.value})
+
+    @router.get("/startupz")
+    async def started() -> Response:
+        """Whether the start is over."""
+        _refuse_in(api, Phase.LOADING, Phase.DEAD)
+        return JsonReply({"status": api.phase.value})
+
+    @router.get("/readyz")
+    async def ready() -> Response:
+        """Whether requests are let in."""
+        _refuse_in(api, Phase.LOADING, Phase.DRAINING, Phase.DEAD)
+        return JsonReply({"status": api.phase.value})
+
+    @router.get("/version")
+    async def version() -> Response:
+        """The version of this server."""
+        return JsonReply({"version": __version__})
+
+    return router
+
+
+def _refuse_in(api: ApiServer, *phases: Phase) -> None:
+    if api.phase in phases:
+        refusal = api.refusal()
+        assert refusal is not None
+        raise refusal

@@ -1,0 +1,136 @@
+"""The fields both completion APIs share, and how they become sampling parameters."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from vllm_obs.engine.sampling_params import SamplingParams
+from vllm_obs.server.validation import invalid
+
+MAX_LABEL_CHARS = 1024
+MAX_PRIORITY = 1_000_000
+MAX_BIAS_ENTRIES = 1024
+
+
+def _check_stop(value: Any) -> Any:
+    strings = [value] if type(value) is str else value
+    if type(strings) is not list or not all(type(text) is str for text in strings):
+        raise PydanticCustomError("stop", "should be a string or a list of strings")
+    return strings
+
+
+def _check_bias(value: Any) -> Any:
+    if type(value) is not dict or len(value) > MAX_BIAS_ENTRIES:
+        raise PydanticCustomError(
+            "logit_bias", "should map at most {limit} token ids to numbers", {"limit": MAX_BIAS_ENTRIES}
+        )
+    if not all(len(key) <= 12 and key.isascii() and key.isdigit() for key in value):
+        raise PydanticCustomError("logit_bias", "keys should be token ids")
+    return {int(key): bias for key, bias in value.items()}
+
+
+def _check_salt(value: Any) -> Any:
+    if type(value) is not str or not value.isascii() or not value.isprintable():
+        raise PydanticCustomError("cache_salt", "should be printable ASCII text")
+    return value
+
+
+Text = Annotated[str, Field(max_length=MAX_LABEL_CHARS)]
+TokenIds = Annotated[list[int], Field(fail_fast=True)]
+StopStrings = Annotated[
+    list[str],
+    BeforeValidator(_check_stop),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+LogitBias = Annotated[
+    dict[int, float],
+    BeforeValidator(_check_bias),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number"}}),
+]
+
+
+class StrictModel(BaseModel):
+    """What every body shares: no coercion, finite numbers; unknown fields are ignored, as vLLM does."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class StreamOptions(StrictModel):
+    """What a stream says beside its text."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class SamplingRequest(StrictModel):
+    """The fields of /v1/completions and /v1/chat/completions alike. A null field is a field left out."""
+
+    model: Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARS)] | None = None
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: StopStrings = Field(default_factory=list)
+    stop_token_ids: TokenIds = Field(default_factory=list)
+    bad_words: Annotated[list[str], Field(fail_fast=True)] = Field(default_factory=list)
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    logit_bias: LogitBias | None = None
+    allowed_token_ids: TokenIds | None = None
+    truncate_prompt_tokens: int | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    cache_salt: (
+        Annotated[str, BeforeValidator(_check_salt), Field(min_length=1, max_length=MAX_LABEL_CHARS)] | None
+    ) = None
+    user: Text | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+
+    def check_stream_fields(self) -> None:
+        """ApiError 400 for fields that only make sense with, or without, a stream."""
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options", "is only allowed together with stream=true")
+        if self.prompt_logprobs is not None and self.stream:
+            raise invalid("prompt_logprobs", "is not available in a stream")
+
+    def sampling_params(
+        self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
+    ) -> SamplingParams:
+        """The engine's parameters; what the two APIs spell differently is passed in."""
+        return SamplingParams(
+            n=self.n,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            seed=self.seed,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            bad_words=self.bad_words,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            ignore_eos=self.ignore_eos,
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            skip_special_tokens=self.skip_special_tokens,
+            spaces_between_special_tokens=self.spaces_between_special_tokens,
+            logit_bias=self.logit_bias,
+            allowed_token_ids=self.allowed_token_ids,
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
+        )

@@ -1,0 +1,77 @@
+"""Server-sent events: one response that pulls frames only as fast as its client reads them."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from vllm_obs.server.body import ClientGoneError
+from vllm_obs.server.boundary import reply_for
+from vllm_obs.server.disconnect import until_disconnect
+
+logger = logging.getLogger(__name__)
+
+DONE = b"data: [DONE]\n\n"
+COMMENT = b": waiting\n\n"
+COMMENT_AFTER_SECONDS = 15.0
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventStream(Response):
+    """Sends what `frames` yields, each a whole number of events.
+
+    A failure in `frames` is the stream's last event, `data: {"error": …}`, and no [DONE] follows. When the
+    client goes, `frames` is closed. A comment is sent after 15 s without an event, so that nobody between
+    takes a queued request for a dead one. `on_end` is called once everything is handed to the socket.
+    """
+
+    def __init__(self, frames: AsyncGenerator[bytes, None], request_id: str, on_end: Callable[[], None]) -> None:
+        super().__init__()
+        self._frames = frames
+        self._request_id = request_id
+        self._on_end = on_end
+        self._lock = asyncio.Lock()
+        self._sent_at = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        scope.setdefault("state", {})["probe_frame"] = COMMENT
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await until_disconnect(receive, self._send_all(send))
+            self._on_end()
+        except ClientGoneError:
+            logger.debug("the client of request %s went away", self._request_id)
+        finally:
+            await self._frames.aclose()
+
+    async def _send_all(self, send: Send) -> None:
+        commenter = asyncio.ensure_future(self._comment(send))
+        try:
+            async for frame in self._frames:
+                await self._send_frame(send, frame)
+        except Exception as error:
+            await self._send_frame(send, b"data: " + reply_for(error, self._request_id).body() + b"\n\n")
+        finally:
+            commenter.cancel()
+            await asyncio.wait({commenter})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _send_frame(self, send: Send, frame: bytes) -> None:
+        async with self._lock:
+            await send({"type": "http.response.body", "body": frame, "more_body": True})
+            self._sent_at = asyncio.get_running_loop().time()
+
+    async def _comment(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(COMMENT_AFTER_SECONDS)
+            if loop.time() - self._sent_at >= COMMENT_AFTER_SECONDS:
+                await self._send_frame(send, COMMENT)

@@ -1,0 +1,107 @@
+"""What one API server is doing now, and the engine its routes talk to."""
+
+import hashlib
+import time
+from dataclasses import dataclass
+from enum import Enum
+
+from vllm_obs import __version__
+from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.frontend.async_llm import AsyncLLM
+from vllm_obs.engine.frontend.chat_template import ChatTemplate
+from vllm_obs.engine.frontend.tokenizer import Tokenizer
+from vllm_obs.engine.messages import EngineFacts
+from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.errors import ApiError, shown
+from vllm_obs.telemetry.recorder import Recorder
+
+
+class Phase(Enum):
+    """LOADING until the engine is ready; DRAINING after SIGTERM; DEAD once the engine is gone."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A ready engine with what is needed to talk to it in text."""
+
+    llm: AsyncLLM
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    facts: EngineFacts
+
+
+class ApiServer:
+    """The state all routes and middlewares share.
+
+    `num_open` counts the requests that were let in and whose reply is not out yet; probes are not counted.
+    """
+
+    def __init__(self, config: VllmConfig, server: ServerConfig, recorder: Recorder) -> None:
+        self.config = config
+        self.server = server
+        self.recorder = recorder
+        self.fingerprint = _fingerprint(config)
+        self._wall_offset = time.time_ns() - time.monotonic_ns()
+        self.created = self.wall_time(time.monotonic_ns())
+        self.num_open = 0
+        self._is_draining = False
+        self._engine: Engine | None = None
+
+    def wall_time(self, moment: int) -> int:
+        """A monotonic moment in seconds of wall time, as replies carry it."""
+        return (moment + self._wall_offset) // 1_000_000_000
+
+    @property
+    def phase(self) -> Phase:
+        """What the server is doing."""
+        if self._engine is None:
+            return Phase.DRAINING if self._is_draining else Phase.LOADING
+        if self._engine.llm.dead_cause is not None:
+            return Phase.DEAD
+        return Phase.DRAINING if self._is_draining else Phase.READY
+
+    @property
+    def engine(self) -> Engine:
+        """The engine; `refusal` has been asked before, so it is there."""
+        assert self._engine is not None
+        return self._engine
+
+    def engine_ready(self, engine: Engine) -> None:
+        """Let requests in."""
+        self._engine = engine
+
+    def drain(self) -> None:
+        """Let no new request in."""
+        self._is_draining = True
+
+    def refusal(self) -> ApiError | None:
+        """Why a new request is not let in now: None, or a 503."""
+        match self.phase:
+            case Phase.LOADING:
+                return ApiError("the model is being loaded", "not_ready")
+            case Phase.DRAINING:
+                return ApiError("the server is shutting down", "shutting_down")
+            case Phase.DEAD:
+                return ApiError("the engine is gone", "engine_dead", status=503)
+        return None
+
+    def served_name(self, asked: str | None) -> str:
+        """The model name a reply carries; ApiError 404 for a name that is not served. None asks for the first."""
+        names = self.config.model.served_model_names
+        if asked is None:
+            return names[0]
+        if asked not in names:
+            served = ", ".join(shown(name) for name in names[:5])
+            raise ApiError(f"no model {shown(asked)} here; served: {served}", "model_not_found", param="model")
+        return asked
+
+
+def _fingerprint(config: VllmConfig) -> str:
+    """Changes with the version and with whatever may change the model's answers."""
+    digest = hashlib.sha256(repr((config.model, config.parallel)).encode()).hexdigest()
+    return f"vllm-obs-{__version__}-{digest[:8]}"
