@@ -1,0 +1,214 @@
+"""A child process as its owner sees it: started with its configuration on a pipe, watched, and ended in time."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import vllm_obs
+from vllm_obs.engine.child_pipe import FAILED, STOP, read_message, write_message
+from vllm_obs.engine.errors import ConfigError, StartupError
+
+EXIT_OUT_OF_MEMORY = 71
+"""The exit code of a process that could not get memory."""
+STOP_TIMEOUT_SECONDS = 5.0
+KILL_TIMEOUT_SECONDS = 5.0
+
+_HELD_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+class Child:
+    """A running child: its messages so far, its end, and why it ended.
+
+    One thread watches it. Closing this side's pipe ends the child, so it never outlives its owner.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]", title: str, orders_fd: int, status_fd: int) -> None:
+        self.title = title
+        self.pid = process.pid
+        self.exit_fd = os.pidfd_open(process.pid)
+        self.exit_cause: str | None = None
+        self._process = process
+        self._orders_fd = orders_fd
+        self._status_fd = status_fd
+        self._messages: dict[str, Any] = {}
+        self._failure: tuple[str, int] | None = None
+        self._exit_callbacks: list[Callable[[str], None]] = []
+        self._changed = threading.Condition()
+        self._watch = threading.Thread(target=self._run_watch, name=f"watch {title}", daemon=True)
+        self._watch.start()
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for a signal."""
+        return self._process.returncode
+
+    def message(self, kind: str) -> Any:
+        """The payload of the child's message of that kind, None before it came (and for no payload).
+
+        Raises ConfigError or StartupError with the child's own cause when it ended without saying it.
+        """
+        with self._changed:
+            if kind not in self._messages and self.exit_cause is not None:
+                raise self._startup_error()
+            return self._messages.get(kind)
+
+    def wait_for(self, kind: str, timeout_seconds: float) -> Any:
+        """As `message`, waiting for it; StartupError when `timeout_seconds` pass first."""
+        with self._changed:
+            self._changed.wait_for(lambda: kind in self._messages or self.exit_cause is not None, timeout_seconds)
+            if kind not in self._messages and self.exit_cause is None:
+                raise StartupError(f"{self.title} did not say {kind} within {timeout_seconds:g} s")
+        return self.message(kind)
+
+    def _startup_error(self) -> Exception:
+        message, code = self._failure or (self.exit_cause or "", self.exit_code or 0)
+        return (
+            ConfigError(message)
+            if code == ConfigError.exit_code
+            else StartupError(message, code if code > 0 else 70)
+        )
+
+    def on_exit(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(cause)` once when the child ends, from the watching thread (or now, if it has)."""
+        with self._changed:
+            if self.exit_cause is None:
+                self._exit_callbacks.append(callback)
+                return
+            cause = self.exit_cause
+        callback(cause)
+
+    def ask_to_stop(self) -> None:
+        """Order the child to end; it decides how."""
+        with contextlib.suppress(OSError):
+            write_message(self._orders_fd, STOP, None)
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Whether the child ended within that time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.exit_cause is not None, timeout_seconds)
+
+    def stop(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
+        """Order it to end, wait, then SIGKILL. Idempotent; afterwards the child is reaped and its pipes closed."""
+        self.ask_to_stop()
+        if not self.wait(timeout_seconds):
+            self.kill()
+        self._close()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.exit_fd, signal.SIGKILL)
+        self.wait(KILL_TIMEOUT_SECONDS)
+
+    def _close(self) -> None:
+        self._watch.join(KILL_TIMEOUT_SECONDS)
+        for name in ("_orders_fd", "_status_fd", "exit_fd"):
+            if (fd := getattr(self, name)) >= 0:
+                os.close(fd)
+                setattr(self, name, -1)
+
+    def _run_watch(self) -> None:
+        poll = select.poll()
+        poll.register(self._status_fd, select.POLLIN)
+        poll.register(self.exit_fd, select.POLLIN)
+        has_status = True
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self._status_fd in ready:
+                has_status = self._take_message()
+                if not has_status:
+                    poll.unregister(self._status_fd)
+            elif self.exit_fd in ready:
+                break
+        self._process.wait()
+        self._announce_exit()
+
+    def _take_message(self) -> bool:
+        try:
+            message = read_message(self._status_fd)
+        except (OSError, ValueError):
+            return False
+        if message is None:
+            return False
+        kind, payload = message
+        with self._changed:
+            if kind == FAILED:
+                self._failure = (str(payload[0]), int(payload[1]))
+            else:
+                self._messages[kind] = payload
+            self._changed.notify_all()
+        return True
+
+    def _announce_exit(self) -> None:
+        cause = describe_exit(self.title, self._process.returncode)
+        if self._failure:
+            cause = f"{cause}: {self._failure[0]}"
+        with self._changed:
+            self.exit_cause = cause
+            callbacks = self._exit_callbacks
+            self._changed.notify_all()
+        for callback in callbacks:
+            callback(cause)
+
+
+def describe_exit(title: str, code: int) -> str:
+    """How a process ended, in words: by which signal, or with which exit code."""
+    if code >= 0:
+        return f"{title} exited with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"{title} was killed by {signal.Signals(-code).name}"
+    return f"{title} was killed by signal {-code}"
+
+
+def spawn(module: str, title: str, configuration: dict[str, Any], pass_fds: Sequence[int] = ()) -> Child:
+    """Start `python -m module` with the configuration on an inherited pipe; `pass_fds` keep their numbers.
+
+    The pipe stays open as the death pipe: when this process ends, however, the child reads its end.
+    Called from the main thread the child also asks the kernel for a SIGKILL at our death (which the kernel
+    ties to the thread that started it).
+    """
+    orders_read, orders_write = os.pipe()
+    status_read, status_write = os.pipe()
+    try:
+        process = _start(module, [orders_read, status_write, *pass_fds], [orders_read, status_write])
+    except OSError as error:
+        os.close(orders_write)
+        os.close(status_read)
+        raise StartupError(f"cannot start {title}: {error.strerror}") from None
+    finally:
+        os.close(orders_read)
+        os.close(status_write)
+    child = Child(process, title, orders_write, status_read)
+    envelope = {
+        "title": title,
+        "parent_pid": os.getpid(),
+        "dies_with_thread": threading.current_thread() is threading.main_thread(),
+        "spawned_at": time.monotonic_ns(),
+        "configuration": configuration,
+    }
+    with contextlib.suppress(BrokenPipeError):
+        write_message(orders_write, "CONFIGURATION", envelope)
+    return child
+
+
+def _start(module: str, inherited: Sequence[int], channel: Sequence[int]) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-P", "-m", module, *map(str, channel)]
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_SIGNALS)
+    try:
+        return subprocess.Popen(command, pass_fds=inherited, stdin=subprocess.DEVNULL, env=_child_environment())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+def _child_environment() -> dict[str, str]:
+    package_root = str(Path(vllm_obs.__path__[0]).parent)
+    paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,0 +1,51 @@
+"""The messages on the two pipes between a child and its owner: a length, then msgpack [kind, payload]."""
+
+import os
+import struct
+from typing import Any
+
+import msgpack
+
+READY = "READY"
+FAILED = "FAILED"
+STOP = "STOP"
+CONFIGURATION = "CONFIGURATION"
+
+MAX_MESSAGE_BYTES = 16 << 20
+_LENGTH = struct.Struct("<I")
+
+
+def write_message(fd: int, kind: str, payload: Any) -> None:
+    """Write one message; OSError when the other side is gone, ValueError when it is too large."""
+    body: bytes = msgpack.packb([kind, payload])
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise ValueError(f"a message of {len(body)} bytes; the limit is {MAX_MESSAGE_BYTES}")
+    unsent = memoryview(_LENGTH.pack(len(body)) + body)
+    while unsent:
+        unsent = unsent[os.write(fd, unsent) :]
+
+
+def read_message(fd: int) -> tuple[str, Any] | None:
+    """The next message, waiting for it; None at the end of the pipe, ValueError for what is no message."""
+    head = _read_exactly(fd, _LENGTH.size)
+    if head is None:
+        return None
+    (num_bytes,) = _LENGTH.unpack(head)
+    if num_bytes > MAX_MESSAGE_BYTES:
+        raise ValueError(f"a message of {num_bytes} bytes; the limit is {MAX_MESSAGE_BYTES}")
+    body = _read_exactly(fd, num_bytes)
+    if body is None:
+        return None
+    kind, payload = msgpack.unpackb(body)
+    return kind, payload
+
+
+def _read_exactly(fd: int, num_bytes: int) -> bytes | None:
+    parts: list[bytes] = []
+    while num_bytes:
+        part = os.read(fd, num_bytes)
+        if not part:
+            return None
+        parts.append(part)
+        num_bytes -= len(part)
+    return b"".join(parts)

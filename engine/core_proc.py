@@ -1,0 +1,164 @@
+"""The EngineCore's busy loop: takes messages in, runs steps while there is work, and sleeps when there is none."""
+
+import logging
+from queue import Empty
+from typing import Any, Protocol
+
+import numpy as np
+
+from vllm_obs.engine.child_main import cause_of
+from vllm_obs.engine.core_io import CoreAddress, Dropped, Inbox, Outbox, Signal
+from vllm_obs.engine.errors import EngineDeadError, RequestError
+from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.messages import (
+    AbortRequests,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineFacts,
+    FinishReason,
+    RequestType,
+    UtilityCall,
+    UtilityResult,
+)
+from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.records import FrameDropped
+
+_logger = logging.getLogger(__name__)
+
+
+class Core(Protocol):
+    """What the loop needs of an EngineCore."""
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What READY carries."""
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Queue a sequence."""
+
+    def abort_requests(self, abort: AbortRequests) -> None:
+        """End sequences."""
+
+    def has_work(self) -> bool:
+        """Whether `step` has something to run or to say."""
+
+    def step(self) -> dict[int, EngineCoreOutputs]:
+        """Run one step; its outputs by client_index."""
+
+    def call_utility(self, method: str, args: list[Any]) -> Any:
+        """Call a named method with plain arguments."""
+
+    def shutdown(self) -> None:
+        """End the executor."""
+
+
+class EngineCoreProc:
+    """The main loop of an engine process, between an inbox and one outbox for each client."""
+
+    def __init__(self, core: Core, address: CoreAddress, inbox: Inbox, recorder: Recorder) -> None:
+        self.outboxes = [Outbox() for _ in address.clients]
+        self._core = core
+        self._address = address
+        self._inbox = inbox
+        self._recorder = recorder
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """End `run` after the step it is in; callable from any thread."""
+        self._is_stopping = True
+        self._inbox.put(Signal(RequestType.WAKEUP, ""))
+
+    def run(self) -> None:
+        """Loop until `stop`. Raises EngineDeadError when the executor failed; nothing else should escape."""
+        while not self._is_stopping:
+            self._drain_inbox()
+            if self._core.has_work() and not self._is_stopping:
+                maybe_fault("engine_step")
+                for client_index, outputs in self._core.step().items():
+                    self._send(client_index, outputs)
+
+    def _drain_inbox(self) -> None:
+        if not self._core.has_work():
+            self._handle(self._inbox.get())
+        try:
+            while True:
+                self._handle(self._inbox.get_nowait())
+        except Empty:
+            return
+
+    def _handle(self, item: Any) -> None:
+        match item:
+            case EngineCoreRequest():
+                self._add(item)
+            case AbortRequests():
+                self._core.abort_requests(item)
+            case UtilityCall():
+                self._answer(item)
+            case Dropped():
+                self._refuse(item)
+            case Signal(RequestType.EXECUTOR_FAILED, cause):
+                raise EngineDeadError(cause)
+
+    def _add(self, request: EngineCoreRequest) -> None:
+        try:
+            self._core.add_request(request)
+        except MemoryError:
+            raise
+        except RequestError as error:
+            self._send_error(request.client_index, request.request_id, (error.reason, str(error)))
+        except Exception:
+            _logger.exception("adding request %s failed", request.request_id)
+            failure = ("internal_error", "the engine could not take this request")
+            self._send_error(request.client_index, request.request_id, failure)
+
+    def _answer(self, call: UtilityCall) -> None:
+        try:
+            result = UtilityResult(call.call_id, self._core.call_utility(call.method, call.args), "")
+        except MemoryError:
+            raise
+        except Exception as error:
+            _logger.exception("utility call %s failed", call.method)
+            result = UtilityResult(call.call_id, None, cause_of(error)[0])
+        self._send(call.client_index, self._no_rows(call.client_index)._replace(utility=result))
+
+    def _refuse(self, dropped: Dropped) -> None:
+        self._recorder.record(FrameDropped("engine_input", dropped.reason, dropped.at))
+        _logger.warning("dropped a message from client %d: %s", dropped.client_index, dropped.reason)
+        if dropped.request_id is not None:
+            failure = ("invalid_value", "the engine could not read this request")
+            self._send_error(dropped.client_index, dropped.request_id, failure)
+
+    def _send_error(self, client_index: int, request_id: str, failure: tuple[str, str]) -> None:
+        outputs = self._no_rows(client_index)._replace(
+            request_ids=[request_id],
+            num_new_tokens=[0],
+            finish_reasons=[int(FinishReason.ERROR)],
+            stop_token_ids=[-1],
+            num_cached_tokens=[0],
+            errors=[(0, *failure)],
+        )
+        self._send(client_index, outputs)
+
+    def _no_rows(self, client_index: int) -> EngineCoreOutputs:
+        return EngineCoreOutputs(
+            client_index=client_index,
+            engine_index=self._address.engine_index,
+            generation=self._address.generation,
+            step=-1,
+            request_ids=[],
+            num_new_tokens=[],
+            new_token_ids=np.empty(0, dtype=np.int32),
+            finish_reasons=[],
+            stop_token_ids=[],
+            num_cached_tokens=[],
+            logprobs=[],
+            prompt_logprobs=[],
+            errors=[],
+            utility=None,
+            stats=None,
+            sampled_at=0,
+            sent_at=0,
+        )
+
+    def _send(self, client_index: int, outputs: EngineCoreOutputs) -> None:
+        self.outboxes[client_index].put(outputs._replace(engine_index=self._address.engine_index))

@@ -1,0 +1,20 @@
+"""Which executor a configuration asks for."""
+
+from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.executor.interface import Executor
+from vllm_obs.telemetry.recorder import Recorder
+
+
+def make_executor(config: VllmConfig, recorder: Recorder) -> Executor:
+    """The configured executor, not yet initialized. Only its own modules are loaded: `uni` loads torch here."""
+    backend = config.parallel.distributed_executor_backend
+    if backend == "mp":
+        from vllm_obs.engine.executor.multiproc import MultiprocExecutor
+
+        return MultiprocExecutor(config, recorder)
+    if config.parallel.world_size != 1:
+        raise ConfigError(f"the uni executor runs one rank, not {config.parallel.world_size}; use mp")
+    from vllm_obs.engine.executor.uniproc import UniprocExecutor
+
+    return UniprocExecutor(config, recorder)

@@ -1,0 +1,127 @@
+"""Starting an EngineCore process, and the link to it: its child handle and the two sockets that reach it."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import zmq
+
+from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS, Child, spawn
+from vllm_obs.engine.child_pipe import READY
+from vllm_obs.engine.codec import read_fields
+from vllm_obs.engine.codec_arrays import ArrayReader, Buffer
+from vllm_obs.engine.codec_plain import WireError
+from vllm_obs.engine.config import VllmConfig, to_wire
+from vllm_obs.engine.errors import EngineDeadError, StartupError
+from vllm_obs.engine.messages import EngineCoreOutputs, EngineFacts
+from vllm_obs.engine.run_dir import RunDirectory
+from vllm_obs.engine.sockets import make_socket, receive_frames, send_frames, socket_endpoint
+from vllm_obs.engine.wire import HELLO, Hello, decode_as, decode_outputs
+from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.records import FrameDropped
+
+ENGINE_MODULE = "vllm_obs.engine.process"
+READY_TIMEOUT_SECONDS = 600.0
+READY_POLL_SECONDS = 0.01
+
+
+def engine_identity(engine_index: int, generation: int) -> bytes:
+    """The name under which an engine's DEALER is routed to; a restarted engine has another."""
+    return f"engine-{engine_index}-{generation}".encode()
+
+
+class EngineLink:
+    """One engine process and our ends of its sockets: ROUTER for requests, PULL for outputs."""
+
+    def __init__(self, config: VllmConfig, recorder: Recorder, module: str = ENGINE_MODULE) -> None:
+        self._run_directory = None if config.run_dir else RunDirectory.create()
+        if self._run_directory:
+            config = replace(config, run_dir=str(self._run_directory.path))
+        self.config = config
+        self.client_index = 0
+        self.num_dropped: Counter[str] = Counter()
+        self._has_said_hello = False
+        self._recorder = recorder
+        self._identity = engine_identity(0, config.generation)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._requests = make_socket(self._context, zmq.ROUTER)
+        self.outputs = make_socket(self._context, zmq.PULL)
+        try:
+            self.child = self._start(module)
+        except BaseException:
+            self._close_sockets()
+            raise
+
+    def _start(self, module: str) -> Child:
+        names = [f"{kind}{self.client_index}-{self.config.generation}" for kind in ("in", "out")]
+        endpoints = [socket_endpoint(self.config.run_dir, name) for name in names]
+        for socket, endpoint in zip((self._requests, self.outputs), endpoints, strict=True):
+            socket.bind(endpoint)
+        configuration = {"config": to_wire(self.config), "engine_index": 0, "clients": [endpoints]}
+        return spawn(module, "EngineCore_DP0", configuration)
+
+    def try_ready(self) -> EngineFacts | None:
+        """The engine's facts once it can be sent to, None before. ConfigError or StartupError when it ended."""
+        self._has_said_hello = self._has_said_hello or self._take_hello()
+        payload = self.child.message(READY)
+        if payload is None or not self._has_said_hello:
+            return None
+        facts: EngineFacts = read_fields(EngineFacts, payload, ArrayReader([]))
+        return facts
+
+    def late_error(self, timeout_seconds: float) -> StartupError:
+        """What a client raises that has waited long enough."""
+        return StartupError(f"{self.child.title} was not ready within {timeout_seconds:g} s")
+
+    def _take_hello(self) -> bool:
+        try:
+            identity, *frames = receive_frames(self._requests, zmq.DONTWAIT)
+            hello = decode_as(HELLO, Hello, frames)
+        except (zmq.Again, WireError):
+            return False
+        return identity == self._identity and hello.generation == self.config.generation
+
+    def send(self, frames: Sequence[Buffer], flags: int = 0) -> None:
+        """Send a message to the engine; zmq.Again when its queue is full, EngineDeadError when it is gone."""
+        if self.child.exit_cause:
+            raise EngineDeadError(self.child.exit_cause)
+        try:
+            send_frames(self._requests, [self._identity, *frames], flags)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            raise EngineDeadError(self.child.exit_cause or f"{self.child.title} is not connected") from None
+
+    def receive(self, frames: Sequence[Buffer]) -> EngineCoreOutputs | None:
+        """The outputs in these frames; None, and counted, for what is broken or not of this engine's life."""
+        try:
+            outputs = decode_outputs(frames)
+        except WireError as error:
+            self.drop(error.reason)
+            return None
+        if outputs.generation != self.config.generation:
+            self.drop("generation")
+            return None
+        return outputs
+
+    def drop(self, reason: str) -> None:
+        """Count a message that was not taken."""
+        self.num_dropped[reason] += 1
+        self._recorder.record(FrameDropped("client_outputs", reason, time.monotonic_ns()))
+
+    def close(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
+        """End the engine within that time (then SIGKILL) and take the sockets away. Idempotent."""
+        self.child.stop(timeout_seconds)
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        self._context.destroy(linger=0)
+        if self._run_directory:
+            self._run_directory.close()
+
+
+def engine_settings(configuration: dict[str, Any]) -> tuple[int, list[tuple[str, str]]]:
+    """The engine's side of `EngineLink._start`: its index, and each client's (request, output) endpoints."""
+    return configuration["engine_index"], [(inputs, outputs) for inputs, outputs in configuration["clients"]]

@@ -1,0 +1,77 @@
+"""The main of an EngineCore process: `python -m vllm_obs.engine.process`."""
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from vllm_obs.engine.child_main import Owner, guarded, run_child
+from vllm_obs.engine.child_pipe import READY
+from vllm_obs.engine.codec import write_fields
+from vllm_obs.engine.config import VllmConfig, from_wire
+from vllm_obs.engine.core_io import CoreAddress, CoreInput, CoreOutput, Inbox, Signal
+from vllm_obs.engine.core_proc import Core, EngineCoreProc
+from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.launch import engine_settings
+from vllm_obs.engine.messages import EngineFacts, RequestType
+from vllm_obs.engine.recording import make_recorder
+from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.records import ProcessReady, ProcessStarted
+
+ReportFailure = Callable[[str], None]
+MakeCore = Callable[[VllmConfig, Recorder, ReportFailure], Core]
+
+
+def make_core(config: VllmConfig, recorder: Recorder, report_failure: ReportFailure) -> Core:
+    """The real EngineCore over the configured executor, whose failures outside a step are reported."""
+    from vllm_obs.engine.core import EngineCore
+    from vllm_obs.engine.executor.factory import make_executor
+
+    executor = make_executor(config, recorder)
+    executor.on_failure(report_failure)
+    return EngineCore(config, executor, recorder)
+
+
+def run_engine(owner: Owner, make_core: MakeCore = make_core) -> None:
+    """Build the core, say READY with its facts, and serve until the owner orders the end.
+
+    An error goes up at once, without a shutdown: the workers end with this process.
+    """
+    config: VllmConfig = from_wire(VllmConfig, owner.configuration["config"])
+    engine_index, clients = engine_settings(owner.configuration)
+    address = CoreAddress(engine_index, config.generation, os.getpid(), clients)
+    recorder = make_recorder(config.observability)
+    recorder.record(ProcessStarted(owner.title, os.getpid(), time.monotonic_ns(), time.time_ns()))
+    maybe_fault("engine_start")
+    inbox = Inbox()
+    core = make_core(config, recorder, lambda cause: inbox.put(Signal(RequestType.EXECUTOR_FAILED, cause)))
+    loop = EngineCoreProc(core, address, inbox, recorder)
+    owner.on_stop(loop.stop)
+    _start_threads(owner, address, inbox, loop)
+    _freeze_garbage()
+    owner.say(READY, write_fields(_complete(core.facts, address)))
+    recorder.record(ProcessReady(owner.title, os.getpid(), time.monotonic_ns()))
+    loop.run()
+    core.shutdown()
+
+
+def _start_threads(owner: Owner, address: CoreAddress, inbox: Inbox, loop: EngineCoreProc) -> None:
+    bodies = {"engine input": CoreInput(address, inbox).run}
+    for index, ((_, endpoint), outbox) in enumerate(zip(address.clients, loop.outboxes, strict=True)):
+        bodies[f"engine output {index}"] = CoreOutput(endpoint, outbox).run
+    for name, body in bodies.items():
+        threading.Thread(target=guarded(owner, name, body), name=name, daemon=True).start()
+
+
+def _complete(facts: EngineFacts, address: CoreAddress) -> EngineFacts:
+    return facts._replace(engine_index=address.engine_index, pid=address.pid)
+
+
+def _freeze_garbage() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    run_child(run_engine)

@@ -1,0 +1,9 @@
+"""Which recorder a process keeps its facts with, chosen once from the configuration."""
+
+from vllm_obs.engine.config import ObservabilityConfig
+from vllm_obs.telemetry.recorder import MemoryRecorder, NullRecorder, Recorder
+
+
+def make_recorder(config: ObservabilityConfig) -> Recorder:
+    """The recorder this configuration asks for."""
+    return NullRecorder() if config.recorder == "null" else MemoryRecorder()

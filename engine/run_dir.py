@@ -1,0 +1,143 @@
+"""The directory of one run: fresh, 0700, locked while its root process lives; and what dead runs left behind."""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import stat
+import time
+from pathlib import Path
+from types import TracebackType
+
+from vllm_obs.engine.errors import ConfigError
+
+NUM_DEAD_RUNS_KEPT = 5
+LOCK_TIMEOUT_SECONDS = 5.0
+_RUN_NAME = re.compile(r"\d{8}-\d{6}-\d+(-\d+)?")
+
+
+class RunDirectory:
+    """A run's own directory. Its lock proves that the run lives; the kernel drops it with the process."""
+
+    def __init__(self, path: Path, lock_fd: int) -> None:
+        self.path = path
+        self._lock_fd = lock_fd
+
+    @classmethod
+    def create(cls, base: Path | None = None) -> "RunDirectory":
+        """A new directory under `base` (default `base_directory()`), after pruning the dead runs there."""
+        base = base or base_directory()
+        _make_private(base)
+        base_lock = _lock_file(base / ".lock", LOCK_TIMEOUT_SECONDS)
+        try:
+            prune_dead_runs(base)
+            path = _make_run(base)
+            return cls(path, _lock_file(path / "lock", LOCK_TIMEOUT_SECONDS))
+        finally:
+            os.close(base_lock)
+
+    def close(self) -> None:
+        """Remove the run's sockets and give the lock back; its files stay for whoever wants to read them."""
+        if self._lock_fd >= 0:
+            _remove_sockets(self.path)
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def __enter__(self) -> "RunDirectory":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def base_directory() -> Path:
+    """Where runs live: VLLM_OBS_RUN_DIR, else $XDG_RUNTIME_DIR/vllm-obs, else /tmp/vllm-obs-UID."""
+    if named := os.environ.get("VLLM_OBS_RUN_DIR"):
+        return Path(named)
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime) / "vllm-obs"
+    return Path(f"/tmp/vllm-obs-{os.getuid()}")
+
+
+def prune_dead_runs(base: Path) -> None:
+    """Remove all dead runs of this user but the last five, and the sockets of those that stay.
+
+    A run is dead when it is ours and nobody holds its lock. Whatever else lies in `base` is left alone.
+    """
+    runs = [path for path in base.iterdir() if _RUN_NAME.fullmatch(path.name) and _is_ours(path)]
+    dead = [path for path in sorted(runs, key=_age_order) if not _is_locked(path)]
+    for path in dead[:-NUM_DEAD_RUNS_KEPT]:
+        shutil.rmtree(path, ignore_errors=True)
+    for path in dead[-NUM_DEAD_RUNS_KEPT:]:
+        _remove_sockets(path)
+
+
+def _age_order(path: Path) -> tuple[str, int]:
+    return path.name[:15], path.stat().st_mtime_ns
+
+
+def _make_run(base: Path) -> Path:
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    for attempt in range(100):
+        path = base / (f"{stem}-{attempt}" if attempt else stem)
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError(f"cannot make the run directory {path}: {error.strerror}") from None
+        return path
+    raise ConfigError(f"no free name for a run directory under {base} after 100 attempts")
+
+
+def _make_private(base: Path) -> None:
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the directory {base} for runs: {error.strerror}") from None
+    if not _is_ours(base):
+        raise ConfigError(f"{base} is not a directory of this user; set VLLM_OBS_RUN_DIR to one that is")
+    if stat.S_IMODE(base.stat().st_mode) & 0o022:
+        raise ConfigError(f"{base} can be written by other users; set VLLM_OBS_RUN_DIR to one that cannot")
+
+
+def _is_ours(path: Path) -> bool:
+    found = path.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+def _is_locked(run: Path) -> bool:
+    try:
+        os.close(_lock_file(run / "lock", 0.0))
+    except ConfigError:
+        return True
+    return False
+
+
+def _lock_file(path: Path, timeout_seconds: float) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        lock_fd = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise ConfigError(f"cannot open the lock {path}: {error.strerror}") from None
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(lock_fd)
+                raise ConfigError(f"{path} stayed locked for {timeout_seconds:g} s") from None
+            time.sleep(0.01)
+        else:
+            return lock_fd
+
+
+def _remove_sockets(run: Path) -> None:
+    for path in run.glob("*.sock"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()
