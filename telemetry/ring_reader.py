@@ -28,11 +28,15 @@ class RingCursor(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A copy of the ring from `begin` on. Whole frames begin before `limit`; those after need a later copy."""
+    """A copy of the ring from `begin` on, in which all frames that begin before `limit` can be read.
+
+    `newest` is above every sequence in it.
+    """
 
     begin: int
     data: bytes
     limit: int
+    newest: int
 
 
 class RingReader:
@@ -118,9 +122,7 @@ class RingReader:
 
     def _place(self, cursor: RingCursor, header: RingHeader) -> None:
         if cursor.generation != header.generation:
-            raise RingReplacedError(
-                f"{self.path} is a new ring, of process {header.pid}; the cursor is of an older"
-            )
+            raise RingReplacedError(f"{self.path} is a newer ring, of process {header.pid}, than the cursor's")
         if not 0 <= cursor.position <= header.cursor or cursor.position % ALIGNMENT:
             raise RingError(f"{self.path} is written up to {header.cursor}; no record begins at {cursor.position}")
         self._position = cursor.position
@@ -148,7 +150,8 @@ class RingReader:
             self._position = oldest
             self._is_aligned = False
         limit = num_bytes if num_bytes == last else num_bytes - self._frames.max_bytes
-        return Span(begin, data, limit)
+        # A frame may be published just before SEQUENCE counts it.
+        return Span(begin, data, limit, newest=self._words[Word.SEQUENCE] + 2)
 
     def _take(self, span: Span, frames: list[Frame], max_frames: int) -> None:
         """Read the frames of a span from `_position` on."""
@@ -157,7 +160,7 @@ class RingReader:
         offset = self._position - span.begin
         while offset < span.limit and len(frames) < max_frames:
             frame = self._frames.at(span.data, offset, span.begin + offset)
-            if frame is None or frame.sequence < self._sequence:
+            if frame is None or not self._sequence <= frame.sequence < span.newest:
                 self._look_again()
                 return
             self._num_looks = 0
@@ -173,8 +176,7 @@ class RingReader:
         start = self._position - span.begin
         if start >= span.limit:
             return
-        sequences = range(self._sequence, self._words[Word.SEQUENCE] + 2)
-        found = self._frames.find(span.data, span.begin, start, sequences)
+        found = self._frames.find(span.data, span.begin, start, range(self._sequence, span.newest))
         self._is_aligned = found is not None
         self._position = span.begin + (span.limit if found is None else found)
 
