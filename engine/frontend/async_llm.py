@@ -28,10 +28,9 @@ from vllm_obs.engine.frontend.output_processor import OutputProcessor
 from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.engine.frontend.request_stream import DeltaQueue, RequestStream
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
-from vllm_obs.engine.messages import EngineCoreRequest, FinishReason
+from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.telemetry.recorder import Recorder
-from vllm_obs.telemetry.records import RequestSubmitted
 
 logger = logging.getLogger(__name__)
 
@@ -119,12 +118,11 @@ class AsyncLLM:
             )
         self._handles.setdefault(request_id, []).append(ids)
         close = partial(self._close, request_id, ids)
-        submitted_at = time.monotonic_ns()
+        for sequence in sequences:
+            self._recorder.record(arrival.submitted(sequence, tokenized_at))
         try:
             for sequence in sequences:
-                self._record_submitted(sequence, arrival, tokenized_at, submitted_at)
-            for sequence in sequences:
-                await self._client.add_request(sequence._replace(submitted_at=submitted_at))
+                await self._client.add_request(sequence)
         except BaseException:
             close()
             raise
@@ -169,10 +167,14 @@ class AsyncLLM:
         await self._died.wait()
         return self.dead_cause or "the engine is gone"
 
-    async def shutdown(self) -> None:
-        """End what is open with the error `shutting_down`, then the engine (which blocks while it ends)."""
+    def end_open(self) -> None:
+        """End what is open with the error `shutting_down`; the readers see it at once."""
         failure = RequestFailedError("The server is shutting down.", "shutting_down")
         self._tell_core(self._outputs.end_all(FinishReason.ERROR, failure), FinishReason.ABORT)
+
+    async def shutdown(self) -> None:
+        """`end_open`, then end the engine (which blocks while it ends)."""
+        self.end_open()
         if self._sending:
             await asyncio.wait(self._sending, timeout=_SHUTDOWN_SECONDS)
         if self._reader is not None:
@@ -193,27 +195,6 @@ class AsyncLLM:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    def _record_submitted(
-        self, sequence: EngineCoreRequest, arrival: Arrival, tokenized_at: int, submitted_at: int
-    ) -> None:
-        self._recorder.record(
-            RequestSubmitted(
-                request_id=sequence.request_id,
-                client_index=0,
-                external_id=arrival.external_id,
-                sequence_index=sequence.sampling.sequence_index,
-                num_sequences=arrival.num_sequences,
-                received_at=arrival.received_at,
-                parsed_at=arrival.parsed_at,
-                rendered_at=arrival.rendered_at,
-                tokenized_at=tokenized_at,
-                submitted_at=submitted_at,
-                num_prompt_tokens=len(sequence.prompt_token_ids),
-                max_tokens=sequence.sampling.max_tokens,
-                priority=arrival.priority,
-            )
-        )
 
     def _close(self, handle: str, ids: list[str]) -> None:
         requests = self._handles.get(handle, [])

@@ -1,5 +1,6 @@
 """What a client asks for becomes sequences the core can take, or a RequestError."""
 
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from vllm_obs.engine.sampling_params import (
     shown,
     to_spec,
 )
+from vllm_obs.telemetry.records import RequestSubmitted
 
 Prompt = str | list[int]
 
@@ -47,6 +49,24 @@ class Arrival:
     parsed_at: int = 0
     rendered_at: int = 0
     num_sequences: int = 1
+
+    def submitted(self, sequence: EngineCoreRequest, tokenized_at: int) -> RequestSubmitted:
+        """The fact that this sequence of the request goes to the core, at its `submitted_at`."""
+        return RequestSubmitted(
+            request_id=sequence.request_id,
+            client_index=sequence.client_index,
+            external_id=self.external_id,
+            sequence_index=sequence.sampling.sequence_index,
+            num_sequences=self.num_sequences,
+            received_at=self.received_at,
+            parsed_at=self.parsed_at,
+            rendered_at=self.rendered_at,
+            tokenized_at=tokenized_at,
+            submitted_at=sequence.submitted_at,
+            num_prompt_tokens=len(sequence.prompt_token_ids),
+            max_tokens=sequence.sampling.max_tokens,
+            priority=sequence.priority,
+        )
 
 
 class PreparedPrompt(NamedTuple):
@@ -148,7 +168,7 @@ class InputProcessor:
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         if params.min_tokens > max_tokens:
             raise RequestError(
-                f"min_tokens is {params.min_tokens}; {max_tokens} can follow the {num_prompt_tokens} prompt tokens.",
+                f"min_tokens={params.min_tokens}: only {max_tokens} can follow {num_prompt_tokens} prompt tokens.",
                 "min_tokens",
             )
         return max_tokens
@@ -206,11 +226,12 @@ def make_sequences(
 ) -> list[EngineCoreRequest]:
     """The n sequences of a request, under ids of our own that share what is before the last dash.
 
-    A request without a seed gets one drawn; its sequences differ by their index alone. `submitted_at` is not set.
+    A request without a seed gets one drawn; its sequences differ by their index alone. They are submitted now.
     """
     label = f"{arrival.external_id[:MAX_LABEL_CHARS]}-" if any_planted() else ""
     request_id = f"{label}{uuid.uuid4().hex}"
     seed = draw_seed() if params.seed is None else params.seed
+    submitted_at = time.monotonic_ns()
     prompt_token_ids = np.asarray(prepared.token_ids, np.int32)
     return [
         EngineCoreRequest(
@@ -221,7 +242,7 @@ def make_sequences(
             sampling=prepared.sampling._replace(seed=seed, sequence_index=index),
             priority=arrival.priority,
             cache_salt=arrival.cache_salt,
-            submitted_at=0,
+            submitted_at=submitted_at,
         )
         for index in range(params.n)
     ]
