@@ -1,0 +1,63 @@
+"""uvicorn, set up for this server: our protocol, no signals of its own, probes left out of its access log."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Generator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from vllm_obs.server.config import Limits, ServerConfig
+from vllm_obs.server.protocol import HttpProtocol
+from vllm_obs.server.public_paths import PROBES
+
+CLOSE_SECONDS = 1
+"""How long connections may take to close once no request is left."""
+
+
+class HttpServer(uvicorn.Server):
+    """Serves until `stop`; who tells it to is not its business."""
+
+    def __init__(self, app: ASGIApp, server: ServerConfig) -> None:
+        config = uvicorn.Config(
+            app,
+            http=_protocol(server.limits),
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_level=server.uvicorn_log_level,
+            access_log=not server.disable_uvicorn_access_log,
+            timeout_graceful_shutdown=CLOSE_SECONDS,
+        )
+        super().__init__(config)
+        logging.getLogger("uvicorn.access").addFilter(_is_no_probe)
+
+    async def start(self, sock: socket.socket) -> "asyncio.Task[None]":
+        """Listen on the bound socket; the task ends with the server."""
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        task = asyncio.create_task(self.serve(sockets=[sock]), name="http server")
+        while not self.started and not task.done():
+            await asyncio.sleep(0.005)
+        return task
+
+    def stop(self, at_once: bool) -> None:
+        """Close the listener and the connections; with `at_once` without waiting for them."""
+        self.should_exit = True
+        self.force_exit = at_once
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave the signals alone: uvicorn would close its listener at the first one."""
+        yield
+
+
+def _protocol(limits: Limits) -> type[HttpProtocol]:
+    return type("LimitedHttpProtocol", (HttpProtocol,), {"limits": limits})
+
+
+def _is_no_probe(record: logging.LogRecord) -> bool:
+    """uvicorn's access record holds the path as its third argument."""
+    arguments = record.args
+    return not (isinstance(arguments, tuple) and len(arguments) > 2 and arguments[2] in PROBES)

@@ -1,0 +1,146 @@
+"""A fake engine at the client's port: it takes requests and gives back scripted tokens, one a step."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from vllm_obs.engine.errors import EngineDeadError
+from vllm_obs.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineFacts, FinishReason, Logprobs
+
+Script = Callable[[EngineCoreRequest], Sequence[int]]
+
+FACTS = EngineFacts(
+    engine_index=0,
+    pid=1,
+    model="fake",
+    dtype="float32",
+    device="cpu",
+    max_model_len=2048,
+    vocab_size=49152,
+    num_gpu_blocks=1000,
+    block_size=16,
+    kv_cache_size_tokens=16000,
+    kv_cache_max_concurrency=7.8,
+    world_size=1,
+    data_parallel_size=1,
+    phases=[("load", 0.1)],
+)
+
+ERROR_TOKEN = -7
+"""A scripted token that fails its sequence instead."""
+
+
+class FakeEngine:
+    """Speaks as AsyncMPClient. `hold` keeps every sequence from its next token until it is set."""
+
+    def __init__(self, script: Script, seconds_a_token: float = 0.0) -> None:
+        self.facts = FACTS
+        self.dead_cause: str | None = None
+        self.added: list[EngineCoreRequest] = []
+        self.aborted: list[str] = []
+        self.num_tokens_sent = 0
+        self.go = asyncio.Event()
+        self.go.set()
+        self._script = script
+        self._seconds_a_token = seconds_a_token
+        self._outputs: asyncio.Queue[EngineCoreOutputs | None] = asyncio.Queue()
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def add_request(self, request: EngineCoreRequest) -> None:
+        self.added.append(request)
+        self._running[request.request_id] = asyncio.create_task(self._run(request))
+
+    async def abort_requests(self, request_ids: Sequence[str], reason: FinishReason) -> None:
+        for request_id in request_ids:
+            if request_id in self._running:
+                self._running.pop(request_id).cancel()
+                self.aborted.append(request_id)
+
+    async def get_output(self) -> EngineCoreOutputs:
+        outputs = await self._outputs.get()
+        if outputs is None:
+            raise EngineDeadError(self.dead_cause or "shut down")
+        return outputs
+
+    def die(self, cause: str = "killed") -> None:
+        self.dead_cause = cause
+        self._cancel_all()
+        self._outputs.put_nowait(None)
+
+    def shutdown(self) -> None:
+        self._cancel_all()
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def _cancel_all(self) -> None:
+        for task in self._running.values():
+            task.cancel()
+        self._running.clear()
+
+    async def _run(self, request: EngineCoreRequest) -> None:
+        spec = request.sampling
+        tokens = list(self._script(request))[: spec.max_tokens]
+        for position, token in enumerate(tokens):
+            await asyncio.sleep(self._seconds_a_token)
+            await self.go.wait()
+            is_last = position == len(tokens) - 1
+            if token == ERROR_TOKEN:
+                self._running.pop(request.request_id, None)
+                self._send(request, [], FinishReason.ERROR, position)
+                return
+            is_stop = token in spec.eos_token_ids or token in spec.stop_token_ids
+            finish = FinishReason.STOP if is_stop else FinishReason.LENGTH if is_last else None
+            if finish is not None:
+                self._running.pop(request.request_id, None)
+            self._send(request, [token], finish, position)
+            if finish is not None:
+                return
+
+    def _send(
+        self, request: EngineCoreRequest, tokens: list[int], finish: FinishReason | None, position: int
+    ) -> None:
+        spec = request.sampling
+        self.num_tokens_sent += len(tokens)
+        stopped_by = tokens[0] if tokens and tokens[0] in spec.stop_token_ids else -1
+        logprobs, prompt_logprobs = [], []
+        if spec.logprobs is not None and tokens:
+            logprobs.append((0, fake_logprobs(tokens, spec.logprobs)))
+        if spec.prompt_logprobs is not None and position == 0:
+            prompt = [int(token) for token in request.prompt_token_ids[1:]]
+            prompt_logprobs.append((0, fake_logprobs(prompt, spec.prompt_logprobs)))
+        self._outputs.put_nowait(
+            EngineCoreOutputs(
+                client_index=0,
+                engine_index=0,
+                generation=0,
+                step=position,
+                request_ids=[request.request_id],
+                num_new_tokens=[len(tokens)],
+                new_token_ids=np.array(tokens, np.int32),
+                finish_reasons=[-1 if finish is None else int(finish)],
+                stop_token_ids=[stopped_by],
+                num_cached_tokens=[0],
+                logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs,
+                errors=[(0, "internal_error", "planted /secret/path")] if finish is FinishReason.ERROR else [],
+                utility=None,
+                stats=None,
+                sampled_at=0,
+                sent_at=0,
+            )
+        )
+
+
+def fake_logprobs(tokens: list[int], num_top: int) -> Logprobs:
+    """Each token the best of its position with -0.5; the next best are the ids after it."""
+    columns = [[token, *(token + index for index in range(num_top))] for token in tokens]
+    values = [[-0.5, *(-0.5 - index for index in range(num_top))] for _ in tokens]
+    shape = (len(tokens), num_top + 1)
+    return Logprobs(
+        np.array(columns, np.int32).reshape(shape),
+        np.array(values, np.float32).reshape(shape),
+        np.ones(len(tokens), np.int32),
+    )
