@@ -32,7 +32,7 @@ ERROR_TOKEN = -7
 
 
 class FakeEngine:
-    """Speaks as AsyncMPClient. `hold` keeps every sequence from its next token until it is set."""
+    """Speaks as AsyncMPClient. While `go` is clear no token is made, while `loaded` is clear it is not ready."""
 
     def __init__(self, script: Script, seconds_a_token: float = 0.0) -> None:
         self.facts = FACTS
@@ -40,6 +40,10 @@ class FakeEngine:
         self.added: list[EngineCoreRequest] = []
         self.aborted: list[str] = []
         self.num_tokens_sent = 0
+        self.num_shutdowns = 0
+        self.start_error: Exception | None = None
+        self.loaded = asyncio.Event()
+        self.loaded.set()
         self.go = asyncio.Event()
         self.go.set()
         self._script = script
@@ -68,7 +72,14 @@ class FakeEngine:
         self._cancel_all()
         self._outputs.put_nowait(None)
 
-    def shutdown(self) -> None:
+    async def ready(self, timeout_seconds: float) -> EngineFacts:
+        await self.loaded.wait()
+        if self.start_error is not None:
+            raise self.start_error
+        return self.facts
+
+    def shutdown(self, timeout_seconds: float = 5.0) -> None:
+        self.num_shutdowns += 1
         self._cancel_all()
 
     @property

@@ -57,7 +57,9 @@ class Served:
 
 
 @asynccontextmanager
-async def served(engine: FakeEngine, server: ServerConfig | None = None, ready: bool = True) -> AsyncIterator[Served]:
+async def served(
+    engine: FakeEngine, server: ServerConfig | None = None, ready: bool = True
+) -> AsyncIterator[Served]:
     """The application in this process, ready unless told otherwise."""
     recorder = MemoryRecorder()
     config = model_config()
@@ -122,7 +124,9 @@ class SocketServer:
 
 
 @contextmanager
-def socket_server(seconds_a_token: float = 0.0, token: int = 30, server: ServerConfig | None = None) -> Iterator[SocketServer]:
+def socket_server(
+    seconds_a_token: float = 0.0, token: int = 30, server: ServerConfig | None = None
+) -> Iterator[SocketServer]:
     """A `SocketServer` whose every answer is `token` (a full stop), again and again."""
     running = SocketServer(seconds_a_token, token, server or ServerConfig())
     running.start()
