@@ -30,10 +30,9 @@ def build_app(api: ApiServer) -> FastAPI:
     app = FastAPI(
         title="vllm-obs",
         version=__version__,
-        root_path=server.root_path,
         redirect_slashes=False,
         middleware=[
-            Middleware(RequestLabel),
+            Middleware(RequestLabel, root_path=server.root_path),
             Middleware(
                 CrossOrigin, allowed_origins=server.allowed_origins, allow_credentials=server.allow_credentials
             ),

@@ -67,6 +67,9 @@ def install_openapi(app: FastAPI) -> None:
         if app.openapi_schema is None:
             app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
             app.openapi_schema.setdefault("components", {})["schemas"] = _schemas()
+            for operations in app.openapi_schema["paths"].values():
+                for operation in operations.values():
+                    operation["responses"].pop("422", None)  # FastAPI's own: here it is a 400
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]

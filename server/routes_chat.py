@@ -1,12 +1,16 @@
 """/v1/chat/completions."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fastapi import APIRouter, Request, Response
 
+from vllm_obs.engine.errors import RequestError
 from vllm_obs.server.answer import answer
 from vllm_obs.server.body import read_body
 from vllm_obs.server.chat_reply import ChatShape
+from vllm_obs.server.errors import ApiError
 from vllm_obs.server.generation import Call, Generation
 from vllm_obs.server.logprobs import LogprobShapes
 from vllm_obs.server.openapi import describe
@@ -30,7 +34,8 @@ def chat_router(api: ApiServer) -> APIRouter:
         call.check_num_sequences(api, 1, request.n)
         prompt = await encode_messages(api, request)
         call.rendered_at = time.monotonic_ns()
-        generation = await Generation.submit(api, call, [prompt], request.params())
+        with _prompt_is_messages():
+            generation = await Generation.submit(api, call, [prompt], request.params())
         head = ReplyHead.of(api, http.scope, "chatcmpl", request.object_name(), model)
         shapes = LogprobShapes(api.engine.tokenizer, request.return_tokens_as_token_ids)
         return await answer(http, api, request, generation, ChatShape(request, head, shapes))
@@ -42,4 +47,15 @@ async def encode_messages(api: ApiServer, request: TemplateRequest) -> list[int]
     """The token ids of a conversation; RequestError when the template refuses it or it cannot fit."""
     engine = api.engine
     messages = [message.for_template() for message in request.messages]
-    return await engine.llm.encode_chat(engine.chat_template, messages, **request.template_options())
+    with _prompt_is_messages():
+        return await engine.llm.encode_chat(engine.chat_template, messages, **request.template_options())
+
+
+@contextmanager
+def _prompt_is_messages() -> Iterator[None]:
+    """What the engine has against the prompt is said of the field that it was made from."""
+    try:
+        yield
+    except RequestError as error:
+        param = "messages" if error.param == "prompt" else error.param
+        raise ApiError(str(error), error.reason, param=param) from error
