@@ -17,6 +17,7 @@ class Limits:
     head_timeout_seconds: float = 10.0
     body_timeout_seconds: float = 30.0
     send_timeout_seconds: float = 120.0
+    keep_alive_seconds: int = 5
     max_json_depth: int = 64
     max_sequences: int = 1024
 

@@ -29,6 +29,7 @@ class HttpServer(uvicorn.Server):
             interface="asgi3",
             log_level=server.uvicorn_log_level,
             access_log=not server.disable_uvicorn_access_log,
+            timeout_keep_alive=server.limits.keep_alive_seconds,
             timeout_graceful_shutdown=CLOSE_SECONDS,
         )
         super().__init__(config)

@@ -53,7 +53,6 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if self._in_head:
             self._head_bytes += len(data)
-            self._start_head_timer()
         super().data_received(data)
         if self._in_head and self._head_bytes > self.limits.max_head_bytes and self._refusal is None:
             self._refuse(self._too_large())
@@ -84,6 +83,7 @@ class HttpProtocol(HttpToolsProtocol):
         """A new head begins."""
         super().on_message_begin()
         self._in_head = True
+        self._start_head_timer()
 
     def on_url(self, url: bytes) -> None:
         """Collect the target, up to its limit."""
@@ -152,7 +152,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_timer = None
         if self.transport.is_closing() or not self._in_head:
             return
-        if self._head_bytes == 0:
+        if self.cycle is not None and (self.pipeline or not self.cycle.response_complete):
+            self._start_head_timer()  # the head of a pipelined request waits for its turn, not for the client
+            return
+        if self.cycle is None and self._head_bytes == 0:
             self.transport.close()
             return
         message = f"the request head did not arrive within {self.limits.head_timeout_seconds:g} s"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx
+import uvloop
 from fake_engine import FACTS, FakeEngine
 from fastapi import FastAPI
 
@@ -83,7 +84,7 @@ class SocketServer:
     def __init__(self, seconds_a_token: float, token: int, server: ServerConfig) -> None:
         self._settings = (seconds_a_token, token, server)
         self._started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread = threading.Thread(target=self._main)
         self.listener = socket.socket()
         self.listener.bind(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -108,6 +109,10 @@ class SocketServer:
     def connect(self) -> socket.socket:
         """A new connection."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+
+    def _main(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._run())
 
     async def _run(self) -> None:
         seconds_a_token, token, server = self._settings

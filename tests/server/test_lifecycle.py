@@ -1,0 +1,242 @@
+"""One server from load to exit code: drain, deadline, second signal, death of the engine, failing start."""
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine
+from http_app import model_config
+
+from vllm_obs.engine.errors import ConfigError, StartupError
+from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.lifecycle import Lifecycle
+from vllm_obs.telemetry.recorder import MemoryRecorder
+
+STREAM = {"prompt": "Hi", "max_tokens": 100, "stream": True}
+
+
+class Client:
+    """Talks to the server from another thread while the main thread serves."""
+
+    def __init__(self, port: int, engine: FakeEngine) -> None:
+        self.engine = engine
+        self._port = port
+
+    def get(self, path: str) -> tuple[int, Any]:
+        reply = self._send("GET", path, None)
+        return reply.status, json.loads(reply.read() or b"null")
+
+    def post(self, body: dict[str, Any]) -> http.client.HTTPResponse:
+        return self._send("POST", "/v1/completions", json.dumps(body))
+
+    def wait_for(self, path: str, status: int) -> Any:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                found, body = self.get(path)
+            except OSError:
+                found = 0
+            if found == status:
+                return body
+            time.sleep(0.01)
+        raise AssertionError(f"{path} never answered {status}")
+
+    def open_streams(self, number: int) -> list[http.client.HTTPResponse]:
+        """Streams whose first event has come."""
+        streams = [self.post(STREAM) for _ in range(number)]
+        for stream in streams:
+            assert stream.status == 200
+            assert stream.readline().startswith(b"data: ")
+        return streams
+
+    def _send(self, method: str, path: str, body: str | None) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=20)
+        connection.request(method, path, body, {"content-type": "application/json", "connection": "close"})
+        reply = connection.getresponse()
+        reply.connection = connection  # type: ignore[attr-defined]
+        return reply
+
+
+Scenario = Callable[[Client], Any]
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine(lambda request: [30] * 1000, seconds_a_token=0.01)
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound
+
+
+def serve(
+    engine: FakeEngine, listener: socket.socket, scenario: Scenario, timeout: float = 20.0
+) -> tuple[int, Any]:
+    """The exit code of a server, and what the scenario that ran beside it gave."""
+    results: list[Any] = []
+    failures: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            results.append(scenario(Client(listener.getsockname()[1], engine)))
+        except BaseException as error:
+            failures.append(error)
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    config = ServerConfig(shutdown_timeout=timeout, disable_uvicorn_access_log=True)
+    actor = threading.Thread(target=act)
+    actor.start()
+    try:
+        code = Lifecycle(model_config(), config, engine, MemoryRecorder()).run(  # type: ignore[arg-type]
+            listener, time.monotonic_ns()
+        )
+    finally:
+        actor.join(20)
+    if failures:
+        raise failures[0]
+    assert not actor.is_alive()
+    return code, results[0]
+
+
+def stop() -> float:
+    os.kill(os.getpid(), signal.SIGTERM)
+    return time.monotonic()
+
+
+def last_event(stream: http.client.HTTPResponse) -> Any:
+    event = stream.read().split(b"data: ")[-1].strip()
+    return "[DONE]" if event == b"[DONE]" else json.loads(event)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_idle_server_stops_with_zero(engine: FakeEngine, listener: socket.socket, number: int) -> None:
+    def scenario(client: Client) -> None:
+        client.wait_for("/readyz", 200)
+        os.kill(os.getpid(), number)
+
+    assert serve(engine, listener, scenario) == (0, None)
+    assert engine.num_shutdowns >= 1
+
+
+def test_start_prints_phases_then_the_address(
+    engine: FakeEngine, listener: socket.socket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def scenario(client: Client) -> None:
+        client.wait_for("/readyz", 200)
+        stop()
+
+    serve(engine, listener, scenario)
+    lines = capsys.readouterr().out.splitlines()
+    assert "load 0.1 s" in lines[0]
+    assert "1000 blocks of 16 = 16000 tokens" in lines[1]
+    assert lines[-1].startswith("Ready in ")
+    assert f"http://127.0.0.1:{listener.getsockname()[1] if listener.fileno() != -1 else ''}" in lines[-1]
+
+
+def test_loading_server_is_not_ready_and_can_be_stopped(engine: FakeEngine, listener: socket.socket) -> None:
+    engine.loaded.clear()
+
+    def scenario(client: Client) -> Any:
+        body = client.wait_for("/readyz", 503)
+        refused = client.post({"prompt": "Hi"})
+        stop()
+        return body["error"]["reason"], refused.status
+
+    assert serve(engine, listener, scenario) == (0, ("not_ready", 503))
+
+
+def test_drain_lets_streams_finish_while_probes_are_answered(engine: FakeEngine, listener: socket.socket) -> None:
+    def scenario(client: Client) -> Any:
+        client.wait_for("/readyz", 200)
+        streams = client.open_streams(10)
+        stop()
+        ready = client.wait_for("/readyz", 503)["error"]["reason"]
+        alive = client.get("/livez")[0]
+        refused = client.post({"prompt": "Hi"})
+        reason = json.loads(refused.read())["error"]["reason"]
+        headers = refused.headers["connection"], refused.headers["retry-after"]
+        return ready, alive, refused.status, reason, headers, [last_event(stream) for stream in streams]
+
+    code, seen = serve(engine, listener, scenario)
+    assert code == 0
+    assert seen == ("shutting_down", 200, 503, "shutting_down", ("close", "2"), ["[DONE]"] * 10)
+
+
+def test_streams_longer_than_the_drain_end_with_an_error_and_one(
+    engine: FakeEngine, listener: socket.socket
+) -> None:
+    def scenario(client: Client) -> Any:
+        client.wait_for("/readyz", 200)
+        streams = client.open_streams(2)
+        waiting = threading.Thread(target=lambda: whole.append(client.post({**STREAM, "stream": False}).read()))
+        whole: list[bytes] = []
+        waiting.start()
+        while engine.num_running < 3:
+            time.sleep(0.01)
+        begun = stop()
+        errors = [last_event(stream)["error"]["reason"] for stream in streams]
+        waiting.join(10)
+        return errors, json.loads(whole[0])["error"]["reason"], time.monotonic() - begun
+
+    code, (errors, reason, seconds) = serve(engine, listener, scenario, timeout=0.3)
+    assert (code, errors, reason) == (1, ["shutting_down"] * 2, "shutting_down")
+    assert seconds < 3 * 1.3
+    assert engine.num_running == 0
+
+
+def test_second_signal_stops_at_once_with_one(engine: FakeEngine, listener: socket.socket) -> None:
+    stopped_at: list[float] = []
+
+    def scenario(client: Client) -> None:
+        client.wait_for("/readyz", 200)
+        client.open_streams(2)
+        stop()
+        client.wait_for("/readyz", 503)
+        stopped_at.append(stop())
+
+    code, _ = serve(engine, listener, scenario)
+    assert code == 1
+    assert time.monotonic() - stopped_at[0] < 3
+
+
+def test_death_of_the_engine_is_told_and_exits_70(engine: FakeEngine, listener: socket.socket) -> None:
+    def scenario(client: Client) -> Any:
+        client.wait_for("/readyz", 200)
+        streams = client.open_streams(20)
+        begun = time.monotonic()
+        loops[0].call_soon_threadsafe(engine.die, "killed by signal 9")
+        reasons = {last_event(stream)["error"]["reason"] for stream in streams}
+        return reasons, time.monotonic() - begun
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    ready = engine.ready
+
+    async def remember_loop(timeout_seconds: float) -> Any:
+        loops.append(asyncio.get_running_loop())
+        return await ready(timeout_seconds)
+
+    engine.ready = remember_loop  # type: ignore[method-assign]
+    code, (reasons, seconds) = serve(engine, listener, scenario)
+    assert (code, reasons) == (70, {"engine_dead"})
+    assert seconds < 6
+
+
+@pytest.mark.parametrize("error", [ConfigError("no such model"), StartupError("it did not start")])
+def test_failing_start_raises_its_own_cause(
+    engine: FakeEngine, listener: socket.socket, error: ConfigError | StartupError
+) -> None:
+    engine.start_error = error
+    with pytest.raises(type(error), match=str(error)):
+        serve(engine, listener, lambda client: None)
