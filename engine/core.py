@@ -49,8 +49,8 @@ class EngineCore:
     """One scheduler over one executor, driven from one thread.
 
     What is done for one request runs inside a boundary that fails that request only. An unexpected error in a
-    step fails the step's batch; the third failed step in a row is raised, as is every BlockCountError and
-    EngineDeadError: the process must not go on then.
+    step fails the step's batch; the third failed step in a row is raised, as is every BlockCountError,
+    EngineDeadError and MemoryError: the process must not go on then.
     """
 
     def __init__(
@@ -90,6 +90,8 @@ class EngineCore:
             self._records.taken(taken, request.submitted_at, self._clock())
         except RequestError as error:
             self._reject(request, error.reason, str(error))
+        except MemoryError:
+            raise
         except Exception:
             logger.exception("a request could not be taken")
             self._reject(request, "internal_error", "The request could not be taken.")
@@ -138,7 +140,7 @@ class EngineCore:
     def _step_boundary(self) -> Iterator[None]:
         try:
             yield
-        except (EngineDeadError, BlockCountError):
+        except (EngineDeadError, BlockCountError, MemoryError):
             raise
         except Exception as error:
             self._fail_step(error)

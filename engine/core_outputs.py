@@ -51,7 +51,7 @@ class _Columns:
         self.errors.append((len(self.request_ids), reason, message))
         self.request_ids.append(request_id)
         self.num_new_tokens.append(0)
-        self.finish_reasons.append(FinishReason.ERROR)
+        self.finish_reasons.append(int(FinishReason.ERROR))
         self.stop_token_ids.append(NO_TOKEN)
         self.num_cached_tokens.append(0)
 

@@ -62,8 +62,8 @@ class KVCacheManager:
     def can_hold(self, request: Request, computed_blocks: Sequence[int], num_spare_blocks: int) -> bool:
         """Whether all known tokens would fit now beside `num_spare_blocks` left for others."""
         num_new = self.num_blocks_for(request.num_tokens) - len(computed_blocks)
-        num_idle_hits = sum(self.pool.num_refs(block_id) == 0 for block_id in computed_blocks)
-        return num_new + num_idle_hits + num_spare_blocks <= self.pool.num_available
+        num_needed = num_new + self._num_idle(computed_blocks) + num_spare_blocks
+        return num_needed <= self.pool.num_available
 
     def allocate_slots(
         self, request: Request, num_new_tokens: int, computed_blocks: Sequence[int] = ()
@@ -75,24 +75,27 @@ class KVCacheManager:
         """
         num_tokens = request.num_computed_tokens + len(computed_blocks) * self.block_size + num_new_tokens
         num_new = self.num_blocks_for(num_tokens) - len(request.block_ids) - len(computed_blocks)
-        num_idle_hits = sum(self.pool.num_refs(block_id) == 0 for block_id in computed_blocks)
-        if num_new + num_idle_hits > self.pool.num_available:
+        if num_new + self._num_idle(computed_blocks) > self.pool.num_available:
             return None
-        self.pool.touch(computed_blocks)
-        new_blocks = self.pool.allocate(num_new)
-        self._append(request, computed_blocks, new_blocks)
-        return new_blocks
-
-    def _append(self, request: Request, computed_blocks: Sequence[int], new_blocks: list[int]) -> None:
         if not request.block_ids:
-            request.num_cached_blocks = len(computed_blocks)
-            request.next_cache_at = (
-                (len(computed_blocks) + 1) * self.block_size if self.enable_prefix_caching else _NEVER
-            )
-        request.block_ids.extend(computed_blocks)
-        request.block_ids.extend(new_blocks)
+            self._begin_table(request, computed_blocks)
+        new_blocks = self.pool.allocate(num_new)
+        request.block_ids += new_blocks
         request.num_slots = len(request.block_ids) * self.block_size
         self._allocated.append((request.request_id, [*computed_blocks, *new_blocks], len(computed_blocks)))
+        return new_blocks
+
+    def _begin_table(self, request: Request, computed_blocks: Sequence[int]) -> None:
+        self.pool.touch(computed_blocks)
+        request.block_ids += computed_blocks
+        request.num_cached_blocks = len(computed_blocks)
+        request.next_cache_at = _NEVER
+        if self.enable_prefix_caching:
+            request.next_cache_at = (len(computed_blocks) + 1) * self.block_size
+
+    def _num_idle(self, block_ids: Sequence[int]) -> int:
+        """How many of these leave the free queue when they are used."""
+        return sum(not self.pool.num_refs(block_id) for block_id in block_ids) if block_ids else 0
 
     def cache_blocks(self, request: Request, num_answered_tokens: int) -> None:
         """Let others find the blocks that a step which has answered filled up to `num_answered_tokens`."""

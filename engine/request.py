@@ -81,7 +81,7 @@ class Request:
         self.next_cache_at = 0
 
         self.prompt_logprobs: list[Logprobs] = []
-        self.finish_reason: int = NOT_ENDED
+        self.finish_reason = NOT_ENDED
         self.stop_token_id = NO_TOKEN
         self.error: tuple[str, str] | None = None
 
@@ -110,5 +110,5 @@ class Request:
     def end(self, reason: FinishReason, stop_token_id: int = NO_TOKEN) -> None:
         """Mark the one ending."""
         self.status = RequestStatus.ENDED
-        self.finish_reason = reason
+        self.finish_reason = int(reason)
         self.stop_token_id = stop_token_id

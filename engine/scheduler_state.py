@@ -135,7 +135,12 @@ class SchedulerState:
         self.end(request, FinishReason.ERROR)
 
     def fail_on(self, request: Request, error: Exception) -> None:
-        """End a sequence with what its boundary caught; an unexpected error is kept for the log only."""
+        """End a sequence with what its boundary caught; an unexpected error is kept for the log only.
+
+        A MemoryError is nobody's fault in particular, and goes up.
+        """
+        if isinstance(error, MemoryError):
+            raise error
         if isinstance(error, RequestFailedError):
             self.fail(request, error.reason, str(error))
         else:

@@ -103,30 +103,33 @@ class StepPlanner:
         The hot loop of planning: a decode that needs no block costs a few attribute reads and no call.
         """
         running, in_flight, budget = self._state.running, bool(self._state.in_flight), self._budget
+        rows, row_blocks = self._running, self._running_new_blocks
+        row_computed, row_tokens = self._running_num_computed, self._running_num_tokens
         failed: list[tuple[Request, Exception]] = []
-        for position, request in enumerate(running):
+        for request in running:
             if not budget:
-                self._decisions.leave_out(running[position:], "token_budget")
+                self._decisions.leave_out(running[running.index(request) :], "token_budget")
                 break
             num_planned, num_computed = request.num_planned_tokens, request.num_computed_tokens
             if in_flight and num_planned >= request.max_num_tokens:
                 self._decisions.leave_out([request], "step_in_progress")
                 continue
-            num_new = min(num_planned - num_computed, budget)
-            new_blocks: list[int] = []
+            num_new = num_planned - num_computed
+            if num_new > budget:
+                num_new = budget
+            new_blocks: list[int] | None = []
             if num_computed + num_new > request.num_slots:
                 try:
-                    grown = self._grow(request, num_new)
+                    new_blocks = self._grow(request, num_new)
                 except Exception as error:
                     failed.append((request, error))
                     continue
-                if grown is None:
+                if new_blocks is None:
                     continue
-                new_blocks = grown
-            self._running.append(request)
-            self._running_new_blocks.append(new_blocks)
-            self._running_num_computed.append(num_computed)
-            self._running_num_tokens.append(num_new)
+            rows.append(request)
+            row_blocks.append(new_blocks)  # type: ignore[arg-type]  # never None here
+            row_computed.append(num_computed)
+            row_tokens.append(num_new)
             request.num_computed_tokens = num_computed + num_new
             budget -= num_new
         self._budget = budget
