@@ -201,10 +201,12 @@ def test_second_signal_stops_at_once_with_one(engine: FakeEngine, listener: sock
 
     def scenario(client: Client) -> None:
         client.wait_for("/readyz", 200)
-        client.open_streams(2)
+        streams = client.open_streams(2)
         stop()
         client.wait_for("/readyz", 503)
         stopped_at.append(stop())
+        for stream in streams:
+            stream.close()
 
     code, _ = serve(engine, listener, scenario)
     assert code == 1
