@@ -110,7 +110,7 @@ ENGINE_FLAGS = (
          choices=("uni", "mp")),
     Flag("block_size", "Cache", "Tokens in one block of the KV cache.", parse=whole_number, metavar="TOKENS"),
     Flag("gpu_memory_utilization", "Cache",
-         "Share of the device's memory to use; on a CPU, of the memory that is free.", parse=number,
+         "Share of a GPU's memory to use; on a CPU, of what is free, at most half and 4 GiB.", parse=number,
          metavar="FRACTION"),
     Flag("kv_cache_memory_bytes", "Cache", "Size of the KV cache (512M, 4G).", parse=human_size, metavar="BYTES",
          default_text="from free memory"),

@@ -65,5 +65,5 @@ def _nearest(name: str) -> str:
 
 def _fail(error: Exception, exit_code: int) -> int:
     line = " ".join(str(error).split())
-    print(f"vllm-obs: error: {line}", file=sys.stderr, flush=True)
+    print(f"vllm-obs: {line}", file=sys.stderr, flush=True)
     return exit_code

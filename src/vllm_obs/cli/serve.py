@@ -1,6 +1,7 @@
 """`vllm-obs serve`: flags to configuration, the port, and then the server."""
 
 import argparse
+import time
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -36,6 +37,7 @@ Exit codes: 0 stopped and drained, 1 stopped with work cut off, 70 the engine co
 
 def main(argv: list[str]) -> int:
     """Serve until told to stop; the exit code of the process."""
+    started_at = time.monotonic_ns()
     values = read_settings(argv)
     server = server_config_from(values)
     args = engine_args_from(values)
@@ -46,7 +48,7 @@ def main(argv: list[str]) -> int:
         config = args.create_engine_config()
         from vllm_obs.server.serve import run
 
-        return run(config, server, listener)
+        return run(config, server, listener, started_at)
 
 
 def read_settings(argv: Sequence[str]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     try:
         report = _run(measure(options))
     except ServerUnreachableError as error:
-        print(f"vllm-obs: error: {error}", file=sys.stderr)
+        print(f"vllm-obs: {error}", file=sys.stderr)
         return EXIT_FAILED
     print(report.table())
     for cause, count in report.failures():

@@ -1,0 +1,92 @@
+"""A start that cannot work ends with 78, one plain line, and nothing left behind."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from vllm_obs.cli.serve import SERVE_FLAGS
+from vllm_obs.cli.settings import environment_name
+
+DEADLINE_SECONDS = 15.0
+"""Three times the promised five seconds."""
+
+
+def serve(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    names = {environment_name(flag) for flag in SERVE_FLAGS}
+    inherited = {name: value for name, value in os.environ.items() if name not in names}
+    return subprocess.run(
+        [sys.executable, "-m", "vllm_obs", "serve", *words],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        stdin=subprocess.DEVNULL,
+        env={**inherited, "HF_HUB_OFFLINE": "1", **(env or {})},
+        check=False,
+    )
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    assert done.returncode == 78, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("vllm-obs: ")
+    for part in parts:
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--max-num-seq", "4"], ["--max-num-seq ", "--max-num-seqs"]),
+        (["--tensor-parallel-size", "2"], ["a flag of vLLM that vllm-obs does not have"]),
+        (["--port", "80x"], ["--port", "'80x' is not a whole number"]),
+        (["--config", "/no/such.yaml"], ["/no/such.yaml", "No such file"]),
+        (["/no/such/model.gguf", "--port", "0"], ["/no/such/model.gguf"]),
+        (["nobody/no-such-model", "--port", "0"], ["nobody/no-such-model"]),
+        (["--port", "0", "--max-model-len", "1000000"], ["--max-model-len 1000000", "8192"]),
+    ],
+)
+def test_bad_flags_and_models(words: list[str], parts: list[str]) -> None:
+    assert_one_line(serve(*words), *parts)
+
+
+def test_a_bad_environment() -> None:
+    assert_one_line(serve(env={"VLLM_OBS_PORT": "eighty"}), "VLLM_OBS_PORT", "'eighty'")
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert_one_line(serve("--host", "127.0.0.1", "--port", str(port)), f"port {port} on 127.0.0.1 is in use")
+
+
+def test_a_corrupt_file(tmp_path: Path) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF" + bytes(range(256)) * 40)
+    assert_one_line(serve(str(path), "--port", "0"), "broken.gguf")
+
+
+def test_a_cache_that_holds_no_request_of_full_length() -> None:
+    """Found by the engine's process: its one line comes through, and it is gone."""
+    before = time.time()
+    done = serve("--port", "0", "--host", "127.0.0.1", "--kv-cache-memory-bytes", "1M")
+    assert done.returncode == 78, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("vllm-obs: ")
+    assert "8192 tokens" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert engines_born_after(before) == []
+
+
+def engines_born_after(moment: float) -> list[int]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "create_time"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if "vllm-obs::" in words and process.info["create_time"] >= moment:
+            found.append(process.pid)
+    return found

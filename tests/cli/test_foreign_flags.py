@@ -1,0 +1,51 @@
+"""Flags we do not have: one line that helps."""
+
+import json
+
+import pytest
+
+from vllm_obs.cli.foreign_flags import VLLM_FLAGS
+from vllm_obs.cli.serve import build_parser, read_settings
+from vllm_obs.engine.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max-model-length", "1"], "there is no flag --max-model-length (nearest: --max-model-len)"),
+        (["--qqqqqqqq"], "there is no flag --qqqqqqqq; see --help"),
+        (
+            ["m", "--tensor-parallel-size=2"],
+            "--tensor-parallel-size is a flag of vLLM that vllm-obs does not have; ",
+        ),
+        (["-tp", "2"], "-tp is a flag of vLLM that vllm-obs does not have; "),
+        (["--no-async-scheduling"], "--no-async-scheduling is a flag of vLLM"),
+        (["--no-port"], "there is no flag --no-port"),
+        (["--max-model"], "there is no flag --max-model"),
+        (["a", "b"], "unexpected argument b"),
+        (["--port"], "--port: expected one argument"),
+        (["--port", "-x"], "there is no flag -x"),
+    ],
+)
+def test_the_line(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_settings(words)
+    assert str(caught.value).startswith(message)
+
+
+def test_negative_numbers_are_values() -> None:
+    assert read_settings(["--max-logprobs", "-1"]) == {"max_logprobs": -1}
+
+
+def test_every_flag_of_vllm_is_had_or_refused_by_name() -> None:
+    options = build_parser().options
+    for flag in json.loads(VLLM_FLAGS.read_text())["nearest"]:
+        if flag in options:
+            continue
+        with pytest.raises(ConfigError, match="is a flag of vLLM that vllm-obs does not have"):
+            read_settings([flag])
+
+
+def test_every_short_flag_of_vllm_names_a_long_one() -> None:
+    known = json.loads(VLLM_FLAGS.read_text())
+    assert set(known["short"].values()) <= set(known["nearest"])

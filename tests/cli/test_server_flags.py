@@ -1,0 +1,62 @@
+"""From flags to ServerConfig."""
+
+from pathlib import Path
+
+import pytest
+
+from vllm_obs.cli.server_flags import SERVER_FLAGS, server_config_from
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.server.config import ServerConfig
+
+
+def test_no_flags_are_the_defaults() -> None:
+    assert server_config_from({}, {}) == ServerConfig()
+
+
+def test_every_flag_sets_a_field() -> None:
+    names = {flag.name for flag in SERVER_FLAGS} - {"api_key", "api_key_file"}
+    assert names <= set(ServerConfig.__dataclass_fields__)
+
+
+def test_flags_of_the_engine_are_left_alone() -> None:
+    config = server_config_from({"seed": 1, "port": 9}, {})
+    assert config == ServerConfig(port=9)
+
+
+def test_keys_from_flags_and_file(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("k2\n\n k3 \nk1\n")
+    values = {"api_key": ["k1"], "api_key_file": str(tmp_path / "keys")}
+    assert server_config_from(values, {"VLLM_API_KEY": "unused"}).api_keys == ("k1", "k2", "k3")
+
+
+def test_vllms_own_variable_is_read() -> None:
+    assert server_config_from({}, {"VLLM_API_KEY": "k"}).api_keys == ("k",)
+
+
+def test_keys_are_not_shown() -> None:
+    assert "hidden" not in repr(server_config_from({"api_key": ["hidden"]}, {}))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"port": -1}, "--port -1 is not between 0 and 65535"),
+        ({"port": 65536}, "--port 65536 is not between 0 and 65535"),
+        ({"shutdown_timeout": -1.0}, "--shutdown-timeout -1 is not between 0 and 86400"),
+        ({"api_key": [""]}, "an API key is empty"),
+        ({"api_key": ["a\nb"]}, "an API key is empty, unprintable"),
+        ({"root_path": "api"}, "--root-path api does not begin with /"),
+        ({"api_key_file": "/no/such"}, "--api-key-file /no/such: No such file"),
+    ],
+)
+def test_bad_values(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        server_config_from(values, {})
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_key_file_does_not_open_the_server(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("\n")
+    with pytest.raises(ConfigError, match="holds no key"):
+        server_config_from({"api_key_file": str(tmp_path / "keys")}, {})

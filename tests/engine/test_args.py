@@ -1,0 +1,161 @@
+"""EngineArgs: what is worked out, and what is refused with the number and the limit."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vllm_obs.engine import args as args_module
+from vllm_obs.engine.args import EngineArgs, detect_device, model_length_limit, step_limits
+from vllm_obs.engine.config import ModelArchitecture, from_wire, to_wire
+from vllm_obs.engine.config import VllmConfig as Config
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.flags import ENGINE_FLAGS
+
+ARCHITECTURE = ModelArchitecture(
+    name="LlamaForCausalLM",
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=64,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=16,
+    rms_norm_eps=1e-5,
+    rope_theta=10_000.0,
+    max_position_embeddings=1000,
+    tie_word_embeddings=True,
+)
+
+
+def with_scaling(**scaling: object) -> ModelArchitecture:
+    return ModelArchitecture(**{**vars(ARCHITECTURE), "rope_scaling": scaling})
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 1000,
+        "tie_word_embeddings": True,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return str(tmp_path)
+
+
+def make(model: str, **kwargs: object) -> Config:
+    return EngineArgs(model=model, load_format="dummy", device="cpu", **kwargs).create_engine_config()
+
+
+def test_defaults_on_a_cpu(model: str) -> None:
+    config = make(model)
+    assert config.model.max_model_len == 1000
+    assert config.model.dtype == "bfloat16"
+    assert config.model.device == "cpu"
+    assert config.model.served_model_names == (model,)
+    assert config.model.tokenizer == config.model.path
+    assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (64, 512)
+    assert config.cache.block_size == 16
+    assert config.parallel.distributed_executor_backend == "uni"
+
+
+def test_every_flag_sets_a_field_with_its_name() -> None:
+    names = {flag.name for flag in ENGINE_FLAGS}
+    assert names | {"model"} == set(EngineArgs.__dataclass_fields__)
+
+
+def test_the_configuration_survives_the_wire(model: str) -> None:
+    config = make(model, served_model_name=["a", "b", "a"], chat_template="{{ messages }}")
+    assert config.model.served_model_names == ("a", "b")
+    assert config.model.chat_template == "{{ messages }}"
+    assert from_wire(Config, to_wire(config)) == config
+
+
+def test_a_template_is_read_from_its_file(model: str, tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").write_text("hello")
+    assert make(model, chat_template=str(tmp_path / "chat.jinja")).model.chat_template == "hello"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"max_model_len": 1001}, "--max-model-len 1001 is more than the model's 1000 positions"),
+        ({"max_model_len": 0}, "--max-model-len 0 is not between 1 and"),
+        ({"block_size": 257}, "--block-size 257 is not between 1 and 256"),
+        ({"block_size": 0}, "--block-size 0"),
+        ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization 1.5"),
+        ({"gpu_memory_utilization": float("nan")}, "--gpu-memory-utilization nan"),
+        ({"kv_cache_memory_bytes": 0}, "--kv-cache-memory-bytes 0"),
+        ({"num_gpu_blocks_override": -5}, "--num-gpu-blocks-override -5"),
+        ({"max_num_seqs": 0}, "--max-num-seqs 0"),
+        ({"max_logprobs": -2}, "--max-logprobs -2"),
+        ({"seed": -1}, "--seed -1"),
+        ({"dtype": "fp8"}, "--dtype fp8 is not one of auto, bfloat16"),
+        ({"scheduling_policy": "lifo"}, "--scheduling-policy lifo is not one of fcfs, priority"),
+        ({"distributed_executor_backend": "ray"}, "--distributed-executor-backend ray is not one of uni, mp"),
+        ({"max_num_seqs": 100, "max_num_batched_tokens": 99}, "99 is less than --max-num-seqs 100"),
+        (
+            {"enable_chunked_prefill": False, "max_num_batched_tokens": 999},
+            "999 is less than the longest prompt, 1000",
+        ),
+        ({"served_model_name": ""}, None),
+        ({"served_model_name": ["a" * 257]}, "has 257 characters; between 1 and 256"),
+        ({"chat_template": "/no/such/file"}, "--chat-template /no/such/file: No such file"),
+    ],
+)
+def test_bad_values_are_refused(model: str, kwargs: dict[str, object], message: str | None) -> None:
+    if message is None:
+        assert make(model, **kwargs).model.served_model_names == (model,)
+        return
+    with pytest.raises(ConfigError) as caught:
+        make(model, **kwargs)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "device", "limits"),
+    [
+        ({}, "cuda", (256, 2048)),
+        ({}, "cpu", (64, 512)),
+        ({"max_num_batched_tokens": 16}, "cpu", (16, 16)),
+        ({"max_num_seqs": 1000}, "cpu", (1000, 1000)),
+        ({"enable_chunked_prefill": False}, "cpu", (64, 1000)),
+        ({"enable_chunked_prefill": False, "max_num_batched_tokens": 1000}, "cuda", (256, 1000)),
+    ],
+)
+def test_step_limits_fit_each_other(kwargs: dict[str, object], device: str, limits: tuple[int, int]) -> None:
+    assert step_limits(EngineArgs(**kwargs), device, 1000) == limits
+
+
+@pytest.mark.parametrize(
+    ("architecture", "limit"),
+    [
+        (ARCHITECTURE, 1000),
+        (with_scaling(rope_type="linear", factor=4.0), 4000),
+        (with_scaling(type="dynamic", factor=2.0), 2000),
+        (with_scaling(rope_type="yarn", factor=4.0, original_max_position_embeddings=500), 2000),
+        (with_scaling(rope_type="llama3", factor=8.0, original_max_position_embeddings=125), 1000),
+    ],
+)
+def test_scaled_rope_stretches_the_longest_length(architecture: ModelArchitecture, limit: int) -> None:
+    assert model_length_limit(architecture) == limit
+
+
+def test_the_device_is_cuda_only_where_the_driver_shows_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(args_module, "_NVIDIA_SIGNS", (tmp_path / "nvidiactl",))
+    assert detect_device("auto") == "cpu"
+    with pytest.raises(ConfigError, match="no NVIDIA device"):
+        detect_device("cuda")
+    (tmp_path / "nvidiactl").touch()
+    assert [detect_device(asked) for asked in ("auto", "cuda", "cpu")] == ["cuda", "cuda", "cpu"]
