@@ -44,8 +44,10 @@ def read_gguf_tokenizer(path: str, architecture: ModelArchitecture) -> tuple[hf.
             return _finish(_byte_level_backend(path, metadata), metadata, architecture, "byte_level")
         if kind == "llama":
             return _finish(sentencepiece_backend(metadata), metadata, architecture, "metaspace")
-    except (KeyError, ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: the tokenizer in the file is broken: {error}") from None
+    except ConfigError:
+        raise
+    except Exception as error:  # tokenizers raises a bare Exception for what does not fit together
+        raise ConfigError(f"{path}: the tokenizer in the file is broken: {str(error)[:200]}") from None
     raise ConfigError(f"{path}: tokenizer.ggml.model {kind!r} is not supported; supported: 'gpt2', 'llama'")
 
 
