@@ -110,17 +110,20 @@ def as_api_error(error: Exception) -> ApiError | None:
     if isinstance(error, RequestError):
         return ApiError(str(error), error.reason, param=error.param)
     if isinstance(error, EngineDeadError):
-        return engine_dead()
+        return request_failed("engine_dead")
     if isinstance(error, RequestFailedError):
         return request_failed(error.reason)
     return None
 
 
-def engine_dead() -> ApiError:
-    """The engine went away under this request."""
-    return ApiError("the engine stopped before the request was finished", "engine_dead")
+CAUSE_OF_REASON: dict[Reason, str] = {
+    "engine_dead": "the engine stopped before the request was finished",
+    "shutting_down": "the server shut down before the request was finished",
+    "overloaded": "the engine cannot take more requests now",
+    "invalid_logits": "the model gave no usable probabilities for this request",
+}
 
 
 def request_failed(reason: Reason) -> ApiError:
     """The engine gave this request up; what happened is in the log, under the request's id."""
-    return ApiError(f"the request failed inside the engine ({reason})", reason)
+    return ApiError(CAUSE_OF_REASON.get(reason, "the request failed inside the engine"), reason)

@@ -34,6 +34,7 @@ class HttpServer(uvicorn.Server):
         )
         super().__init__(config)
         logging.getLogger("uvicorn.access").addFilter(_is_no_probe)
+        logging.getLogger("uvicorn.error").addFilter(_is_no_chatter)
 
     async def start(self, sock: socket.socket) -> "asyncio.Task[None]":
         """Listen on the bound socket; the task ends with the server."""
@@ -62,3 +63,8 @@ def _is_no_probe(record: logging.LogRecord) -> bool:
     """uvicorn's access record holds the path as its third argument."""
     arguments = record.args
     return not (isinstance(arguments, tuple) and len(arguments) > 2 and arguments[2] in PROBES)
+
+
+def _is_no_chatter(record: logging.LogRecord) -> bool:
+    """uvicorn tells of its start and stop at INFO; ours are told by the lifecycle."""
+    return record.levelno != logging.INFO

@@ -30,7 +30,6 @@ EXIT_DRAINED = 0
 EXIT_CUT_OFF = 1
 EXIT_ENGINE_DEAD = 70
 
-ENGINE_AT_ONCE_SECONDS = 0.3
 LAST_WORDS_SECONDS = 1.0
 """How long open replies may take to send their error."""
 
@@ -116,7 +115,7 @@ class Lifecycle:
     async def _end_engine(self, llm: AsyncLLM) -> None:
         """Give the engine its time to end, unless somebody asked twice."""
         if self._signals.second.is_set():
-            self._client.shutdown(timeout_seconds=ENGINE_AT_ONCE_SECONDS)
+            self._client.shutdown(timeout_seconds=0)
         await llm.shutdown()
 
     def _is_idle(self) -> bool:

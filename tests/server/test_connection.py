@@ -1,11 +1,14 @@
 """What a client can do to its connection: send too much, too slowly, half, or go away."""
 
 import json
+import logging
 import socket
 import struct
 import time
 from collections.abc import Iterator
+from typing import Any
 
+import openai
 import pytest
 from http_app import SocketServer, socket_server
 
@@ -268,3 +271,35 @@ def test_client_that_does_not_read_is_cut_off_and_takes_no_memory() -> None:
         while server.served.api.num_open and time.monotonic() < deadline:
             time.sleep(0.05)
         assert server.served.api.num_open == 0
+
+
+def test_openai_client_chats_streamed_and_not(server: SocketServer) -> None:
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0) as client:
+        messages: list[Any] = [{"role": "user", "content": "hi"}]
+        model = client.models.list().data[0].id
+        whole = client.chat.completions.create(model=model, messages=messages, max_tokens=3)
+        assert whole.choices[0].message.content == "..."
+        assert client.models.retrieve(model).id == model
+        with client.chat.completions.create(
+            model=model, messages=messages, max_tokens=3, stream=True, stream_options={"include_usage": True}
+        ) as chunks:
+            received = list(chunks)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in received[:-1]) == "..."
+        assert received[-1].usage is not None
+        assert received[-1].usage.completion_tokens == 3
+        with pytest.raises(openai.NotFoundError, match="nope"):
+            client.chat.completions.create(model="nope", messages=messages)
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.completions.create(model=model, prompt="Hi", temperature=3)
+        assert refused.value.param == "temperature"
+
+
+def test_access_log_holds_requests_but_no_probes(caplog: pytest.LogCaptureFixture) -> None:
+    with socket_server(server=ServerConfig(limits=LIMITS)) as server, caplog.at_level("INFO", "uvicorn.access"):
+        logging.getLogger("uvicorn.access").addHandler(caplog.handler)
+        for path in ("/health", "/readyz", "/v1/models"):
+            exchange(server, f"GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n".encode())
+    logging.getLogger("uvicorn.access").removeHandler(caplog.handler)
+    lines = [record.getMessage() for record in caplog.records if record.name == "uvicorn.access"]
+    assert len(lines) == 1
+    assert '"GET /v1/models HTTP/1.1" 200' in lines[0]
