@@ -30,8 +30,9 @@ EXIT_DRAINED = 0
 EXIT_CUT_OFF = 1
 EXIT_ENGINE_DEAD = 70
 
+AT_ONCE_SECONDS = 0.1
 LAST_WORDS_SECONDS = 1.0
-"""How long open replies may take to send their error."""
+"""How long open replies may take to send their error, and how long after the second signal."""
 
 
 class Lifecycle:
@@ -107,9 +108,10 @@ class Lifecycle:
         if self._is_idle() and llm.dead_cause is None:
             return EXIT_DRAINED
         logger.warning("cutting off %d request(s)", self._api.num_open)
+        llm.end_open()
         if not self._signals.second.is_set():
-            llm.end_open()
             await self._wait_until(lambda: self._is_idle() or self._signals.second.is_set(), LAST_WORDS_SECONDS)
+        await self._wait_until(self._is_idle, AT_ONCE_SECONDS)
         return EXIT_CUT_OFF
 
     async def _end_engine(self, llm: AsyncLLM) -> None:

@@ -199,17 +199,15 @@ def test_streams_longer_than_the_drain_end_with_an_error_and_one(
 def test_second_signal_stops_at_once_with_one(engine: FakeEngine, listener: socket.socket) -> None:
     stopped_at: list[float] = []
 
-    def scenario(client: Client) -> None:
+    def scenario(client: Client) -> list[str]:
         client.wait_for("/readyz", 200)
         streams = client.open_streams(2)
         stop()
         client.wait_for("/readyz", 503)
         stopped_at.append(stop())
-        for stream in streams:
-            stream.close()
+        return [last_event(stream)["error"]["reason"] for stream in streams]
 
-    code, _ = serve(engine, listener, scenario)
-    assert code == 1
+    assert serve(engine, listener, scenario) == (1, ["shutting_down"] * 2)
     assert time.monotonic() - stopped_at[0] < 3
 
 
