@@ -33,7 +33,7 @@ async def answer(
     usage = Usage(request.n, api.server.enable_prompt_tokens_details)
     if request.stream:
         stream_usage = StreamUsage(usage, request.stream_options, api.server.enable_force_include_usage)
-        return EventStream(shape.chunks(generation, stream_usage), generation.request_id, generation.delivered)
+        return EventStream(shape.chunks(generation, stream_usage), generation)
     try:
         choices = await until_disconnect(http.receive, generation.collect())
     finally:

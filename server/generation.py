@@ -76,6 +76,7 @@ class Generation:
         try:
             for index, prompt in enumerate(prompts):
                 await generation._submit_one(index, prompt, params)
+                await asyncio.sleep(0)  # a thousand prompts must not keep the loop from everybody else
         except BaseException:
             await generation.aclose()
             raise

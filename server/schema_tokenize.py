@@ -7,6 +7,8 @@ from pydantic import Field
 from vllm_obs.server.schema_chat import TemplateRequest
 from vllm_obs.server.schema_sampling import StrictModel, TokenIds
 
+MAX_TOKENS = 1_000_000
+
 ModelName = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -32,4 +34,4 @@ class DetokenizeRequest(StrictModel):
     """Token ids to make text of; special tokens are spelled out."""
 
     model: ModelName | None = None
-    tokens: TokenIds
+    tokens: Annotated[TokenIds, Field(max_length=MAX_TOKENS)]

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -24,19 +25,32 @@ HEADERS = [
 ]
 
 
+class StreamSource(Protocol):
+    """Where frames come from."""
+
+    @property
+    def request_id(self) -> str:
+        """Our id of the request, for the log."""
+
+    def delivered(self) -> None:
+        """The socket took the last byte."""
+
+    async def aclose(self) -> None:
+        """Stop making frames; called always."""
+
+
 class EventStream(Response):
     """Sends what `frames` yields, each a whole number of events.
 
     A failure in `frames` is the stream's last event, `data: {"error": …}`, and no [DONE] follows. When the
     client goes, `frames` is closed. A comment is sent after 15 s without an event, so that nobody between
-    takes a queued request for a dead one. `on_end` is called once everything is handed to the socket.
+    takes a queued request for a dead one. `source` is told when everything is handed to the socket, and closed.
     """
 
-    def __init__(self, frames: AsyncGenerator[bytes, None], request_id: str, on_end: Callable[[], None]) -> None:
+    def __init__(self, frames: AsyncGenerator[bytes, None], source: StreamSource) -> None:
         super().__init__()
         self._frames = frames
-        self._request_id = request_id
-        self._on_end = on_end
+        self._source = source
         self._lock = asyncio.Lock()
         self._sent_at = 0.0
 
@@ -46,11 +60,12 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await until_disconnect(receive, self._send_all(send))
-            self._on_end()
+            self._source.delivered()
         except ClientGoneError:
-            logger.debug("the client of request %s went away", self._request_id)
+            logger.debug("the client of request %s went away", self._source.request_id)
         finally:
             await self._frames.aclose()
+            await self._source.aclose()  # frames that nobody has begun to read cannot do it
 
     async def _send_all(self, send: Send) -> None:
         commenter = asyncio.ensure_future(self._comment(send))
@@ -58,7 +73,7 @@ class EventStream(Response):
             async for frame in self._frames:
                 await self._send_frame(send, frame)
         except Exception as error:
-            await self._send_frame(send, b"data: " + reply_for(error, self._request_id).body() + b"\n\n")
+            await self._send_frame(send, b"data: " + reply_for(error, self._source.request_id).body() + b"\n\n")
         finally:
             commenter.cancel()
             await asyncio.wait({commenter})

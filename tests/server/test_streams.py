@@ -225,6 +225,37 @@ def test_ending_the_open_streams_says_shutting_down() -> None:
     assert (error["reason"], error["code"]) == ("shutting_down", 503)
 
 
+class Source:
+    """A source that counts how often it was closed."""
+
+    request_id = "request-1"
+
+    def __init__(self) -> None:
+        self.num_closed = 0
+
+    def delivered(self) -> None:
+        """Nobody wants to know."""
+
+    async def aclose(self) -> None:
+        self.num_closed += 1
+
+
+def test_source_is_closed_though_no_frame_was_begun() -> None:
+    async def frames() -> Any:
+        yield b"never"
+
+    async def send(message: Any) -> None:
+        raise OSError("gone")
+
+    async def scenario() -> None:
+        with pytest.raises(OSError, match="gone"):
+            await EventStream(frames(), source)({"type": "http"}, send, send)
+
+    source = Source()
+    asyncio.run(scenario())
+    assert source.num_closed == 1
+
+
 def test_bug_in_the_stream_is_an_internal_error_with_an_id_only(caplog: pytest.LogCaptureFixture) -> None:
     async def broken() -> Any:
         yield b'data: {"choices":[]}\n\n'
@@ -239,9 +270,11 @@ def test_bug_in_the_stream_is_an_internal_error_with_an_id_only(caplog: pytest.L
         await asyncio.sleep(60)
 
     async def scenario() -> None:
-        await EventStream(broken(), "request-1", lambda: None)({"type": "http"}, receive, send)
+        await EventStream(broken(), source)({"type": "http"}, receive, send)
 
+    source = Source()
     asyncio.run(scenario())
+    assert source.num_closed == 1
     last = sent[-2]["body"].decode()
     assert "request-1" in last
     assert "secret" not in last
