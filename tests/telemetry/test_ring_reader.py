@@ -208,6 +208,50 @@ def test_a_record_torn_at_any_byte_is_left_out_and_counted(
             assert reader.num_lost == 1
 
 
+@same_directory
+@given(
+    lengths=st.lists(st.integers(0, 200), min_size=1, max_size=14),
+    holes=st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 600)), max_size=4),
+)
+def test_whatever_was_overwritten_the_rest_is_read(
+    lengths: list[int], holes: list[tuple[int, int]], ring_path: Path, dropped: MakeDropped
+) -> None:
+    recorder = FlightRecorder(ring_path, "r", CAPACITY)
+    for number, length in enumerate(lengths):
+        recorder.record(dropped(number, length))
+    recorder.close()
+    with RingReader(ring_path) as reader:
+        frames = reader.read()
+    torn_bytes = {place for begin, length in holes for place in range(begin, begin + length)}
+    begin, whole = 0, []
+    for frame in frames:
+        if torn_bytes.isdisjoint(range(begin, begin + FRAME_BYTES + len(frame.payload))):
+            whole.append(frame)
+        begin = frame.end
+    content = ring_path.read_bytes()[HEADER_BYTES:]
+    changes = {place: bytes([content[place] ^ 0xFF]) for place in torn_bytes if place < CAPACITY}
+    with RingReader(copy_with(ring_path, changes)) as reader:
+        assert reader.read() == whole
+        assert reader.num_lost == len(frames) - len(whole)
+    ring_path.unlink()
+
+
+def test_each_torn_record_at_the_end_is_counted(
+    make_recorder: MakeRecorder, make_reader: MakeReader, ring_path: Path, dropped: MakeDropped
+) -> None:
+    recorder, reader = make_recorder(), make_reader()
+    for number in range(3):
+        begin = reader.header().cursor
+        recorder.record(dropped(number))
+        with ring_path.open("r+b") as file:
+            file.seek(HEADER_BYTES + begin + FRAME_BYTES)
+            file.write(b"\xff")
+        assert reader.read() == []
+        assert (reader.num_torn, reader.num_lost) == (number + 1, number + 1)
+    recorder.record(dropped(3))
+    assert numbers(reader.read()) == [3]
+
+
 def test_a_record_cut_at_any_byte_is_left_out(
     make_recorder: MakeRecorder, make_reader: MakeReader, ring_path: Path, dropped: MakeDropped
 ) -> None:
