@@ -47,6 +47,8 @@ _ENCODE_INTO = ENCODER.encode_into
 class FlightRecorder:
     """The single writer of one ring file; used from one thread, the process's main loop.
 
+    Not from a signal handler, which could come in the middle of a record, nor in a forked child.
+
     Nothing here blocks, and `record` never raises: a record that cannot be encoded, or that takes more than a
     sixteenth of the ring, is dropped and counted in the header. After `close` everything is a drop.
     `capacity_bytes` is rounded up to whole pages. Raises RingError if the file cannot be made.
