@@ -84,14 +84,16 @@ class InputBatch:
         """Bring rows that were held already up to the plan: the last sampled token, new blocks, progress."""
         if not len(rows):
             return
+        self.num_computed_tokens[rows] = plan.running_num_computed_tokens
+        # A row whose known tokens are all computed was sampled; it runs again with the token that it got.
+        is_grown = self.num_computed_tokens[rows] == self.num_tokens[rows]
         given = np.array(plan.running_last_token_ids, np.int64)
-        tokens = np.where(given >= 0, given, self.pending[rows])
-        self.pending[rows] = NO_TOKEN
-        grown = rows[tokens >= 0]
-        tokens = tokens[tokens >= 0]
+        tokens = np.where(given >= 0, given, self.pending[rows])[is_grown]
+        assert np.all(tokens >= 0), "a row goes on only after its last token is known"
+        grown = rows[is_grown]
         self.token_ids[grown, self.num_tokens[grown]] = tokens
         self.num_tokens[grown] += 1
-        self.num_computed_tokens[rows] = plan.running_num_computed_tokens
+        self.pending[rows] = NO_TOKEN
         if self.sampling.has_seen:
             for row, token in zip(grown.tolist(), tokens.tolist(), strict=True):
                 self.sampling.add_output(row, token)
