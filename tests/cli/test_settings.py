@@ -110,7 +110,7 @@ def test_bad_files(config_file: Path, text: str, message: str) -> None:
 
 
 def test_a_missing_file() -> None:
-    with pytest.raises(ConfigError, match="--config /no/such.yaml: No such file"):
+    with pytest.raises(ConfigError, match=r"--config /no/such\.yaml: No such file"):
         read_settings(["--config", "/no/such.yaml"])
 
 

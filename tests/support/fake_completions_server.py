@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class FakeServer:
-    """What it does (`delay_seconds` before each token, `fail_with` an HTTP status, `cut_after` tokens) and has seen."""
+    """Waits `delay_seconds` before each token; fails with a status or after some tokens; keeps what it saw."""
 
     delay_seconds: float = 0.0
     fail_with: int = 0

@@ -1,0 +1,151 @@
+"""Rules of the house that hold for the whole tree."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("engine", "server", "telemetry", "dashboard", "grafana")
+SOURCES = sorted(
+    path
+    for folder in (*ROOMS, "src/vllm_obs/cli")
+    for path in (ROOT / folder).rglob("*.py")
+    if "__pycache__" not in path.parts
+)
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+UNSAFE_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
+UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
+UNSAFE_ATTRIBUTES = {("torch", "load"), ("yaml", "load"), ("yaml", "unsafe_load"), ("os", "system")}
+EMPTY_WORDS = {"utils", "util", "helpers", "helper", "common", "misc", "mixin", "mixins"}
+
+TORCH_FREE = (
+    "vllm_obs.cli.main",
+    "vllm_obs.cli.serve",
+    "vllm_obs.cli.bench.command",
+    "vllm_obs.engine.args",
+    "vllm_obs.engine.model.source",
+    "vllm_obs.engine.client_async",
+    "vllm_obs.engine.frontend.async_llm",
+    "vllm_obs.engine.frontend.tokenizer",
+    "vllm_obs.server.serve",
+    "vllm_obs.server.app",
+)
+HEAVY = {"torch", "transformers", "triton", "prometheus_client", "opentelemetry", "streamlit"}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imported_modules(tree: ast.AST) -> set[str]:
+    modules: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules.add(node.module)
+    return modules
+
+
+def unsafe_parts(source: str) -> list[str]:
+    """What a file uses that turns data into code."""
+    tree = ast.parse(source)
+    found = [module for module in imported_modules(tree) if module.partition(".")[0] in UNSAFE_MODULES]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in UNSAFE_CALLS:
+            found.append(node.func.id)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            pair = (node.value.id, node.attr)
+            found += [".".join(pair)] if pair in UNSAFE_ATTRIBUTES else []
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            found += [] if isinstance(node.value, ast.Constant) and node.value.value is False else ["allow_pickle"]
+    return found
+
+
+def in_a_fresh_interpreter(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd="/", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_tree_is_seen() -> None:
+    assert len(SOURCES) > 50
+    assert {path.relative_to(ROOT).parts[0] for path in SOURCES} == {*ROOMS, "src"} - {"grafana"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from marshal import loads",
+        "torch.load('x')",
+        "eval('1')",
+        "numpy.load('x', allow_pickle=True)",
+        "yaml.load(text)",
+    ],
+)
+def test_the_search_finds_what_it_looks_for(source: str) -> None:
+    assert unsafe_parts(source)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_no_data_becomes_code(path: Path) -> None:
+    assert unsafe_parts(path.read_text()) == []
+
+
+def test_rooms_are_imported_by_their_full_name_only() -> None:
+    for path in (*SOURCES, *TESTS):
+        bare = {module.partition(".")[0] for module in imported_modules(ast.parse(path.read_text()))} & set(ROOMS)
+        assert not bare, name_of(path)
+
+
+def test_no_bare_room_is_importable_where_the_package_is_installed() -> None:
+    script = f"import importlib.util as u; print([name for name in {ROOMS} if u.find_spec(name)])"
+    assert in_a_fresh_interpreter(script) == "[]\n"
+
+
+def test_no_bare_room_was_loaded_by_the_tests() -> None:
+    assert set(ROOMS) & set(sys.modules) == set()
+
+
+def test_links_are_the_five_rooms_and_relative() -> None:
+    package = ROOT / "src" / "vllm_obs"
+    links = {path.name: str(path.readlink()) for path in package.iterdir() if path.is_symlink()}
+    assert links == {room: f"../../{room}" for room in ROOMS}
+
+
+@pytest.mark.parametrize("module", TORCH_FREE)
+def test_what_the_api_server_loads_is_light(module: str) -> None:
+    loaded = in_a_fresh_interpreter(f"import sys, {module}; print(*sys.modules)")
+    assert {name.partition(".")[0] for name in loaded.split()} & HEAVY == set()
+
+
+def test_every_module_says_what_it_owns() -> None:
+    silent = [name_of(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert silent == []
+
+
+def test_package_files_hold_a_docstring_only() -> None:
+    for path in SOURCES:
+        if path.name == "__init__.py":
+            assert len(ast.parse(path.read_text()).body) == 1, name_of(path)
+
+
+def test_module_names_are_nouns_one_could_draw() -> None:
+    for path in SOURCES:
+        words = {word for part in path.relative_to(ROOT).with_suffix("").parts for word in part.split("_")}
+        assert not words & EMPTY_WORDS, name_of(path)
+
+
+def test_the_model_that_is_installed_is_the_one_that_is_named() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    readme = (ROOT / "README.md").read_text()
+    (pinned,) = re.findall(r"^DEFAULT_MODEL := (\S+)$", makefile, re.MULTILINE)
+    assert pinned in readme
