@@ -44,9 +44,13 @@ class ModelRunner:
         self._hidden: torch.Tensor | None = None
         self._received_at = self._prepared_at = self._forwarded_at = 0
 
-    @torch.inference_mode()
     def execute_model(self, plan: StepPlan) -> None:
-        """Apply the plan to the input batch and run the forward pass; hidden states wait for sampling."""
+        """Apply the plan and run its forward pass; hidden states wait for sampling."""
+        self.begin(plan)
+        self.forward()
+
+    def begin(self, plan: StepPlan) -> None:
+        """Apply the plan to the input batch and work out what its forward pass reads."""
         self._plan, self._inputs, self._hidden = plan, None, None
         self._received_at = self._clock()
         rows = self.input_batch.update(plan)
@@ -54,9 +58,13 @@ class ModelRunner:
             num_scheduled = np.array(plan.num_scheduled_tokens, np.int64)
             self._inputs = prepare(self.input_batch, rows, num_scheduled, self._device)
         self._prepared_at = self._clock()
-        if self._inputs is not None:
-            inputs = self._inputs
-            self._hidden = self.model.forward(inputs.token_ids, inputs.positions, inputs.attention, self.kv_cache)
+
+    @torch.inference_mode()
+    def forward(self) -> None:
+        """Run the forward pass of the plan begun last, if it has rows."""
+        if (inputs := self._inputs) is not None:
+            tokens, positions, attention = inputs.token_ids, inputs.positions, inputs.attention
+            self._hidden = self.model.forward(tokens, positions, attention, self.kv_cache)
         self._forwarded_at = self._clock()
 
     @torch.inference_mode()

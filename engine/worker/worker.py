@@ -91,9 +91,10 @@ class Worker:
             self.runner.sample_tokens(None)
 
     def execute_model(self, plan: StepPlan) -> None:
-        """Run the forward pass of a plan."""
+        """Run the forward pass of a plan. Whatever fails, what the plan releases is released."""
+        self.runner.begin(plan)
         maybe_fault("execute_model")
-        self.runner.execute_model(plan)
+        self.runner.forward()
 
     def sample_tokens(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
         """Sample the plan that ran last."""

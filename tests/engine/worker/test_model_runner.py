@@ -1,15 +1,18 @@
 """The runner gives every sequence the tokens it would get alone, however its steps are cut."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fake_decoder import FakeDecoder, history, logits_of
+from plan_driver import Driver
 
 from vllm_obs.engine.messages import SamplingSpec
 from vllm_obs.engine.plan import StepPlan
 from vllm_obs.engine.worker import model_runner
+
+NewDriver = Callable[..., Driver]
 
 SPECS = [
     SamplingSpec(temperature=0.0),
@@ -22,10 +25,9 @@ SPECS = [
     SamplingSpec(logit_bias=((9, 2.0),), seed=6, logprobs=0),
 ]
 PROMPTS = [np.random.default_rng(row).integers(0, 64, 1 + 5 * row).tolist() for row in range(len(SPECS))]
-Logits = Callable[[list[int]], torch.Tensor]
 
 
-def alone(new_driver: Callable[..., Any]) -> dict[str, list[int]]:
+def alone(new_driver: NewDriver) -> dict[str, list[int]]:
     outputs = {}
     for place, (prompt, spec) in enumerate(zip(PROMPTS, SPECS, strict=True)):
         driver = new_driver(seed=place)
@@ -34,7 +36,7 @@ def alone(new_driver: Callable[..., Any]) -> dict[str, list[int]]:
     return outputs
 
 
-def filled(driver: Any) -> Any:
+def filled(driver: Driver) -> Driver:
     for place, (prompt, spec) in enumerate(zip(PROMPTS, SPECS, strict=True)):
         driver.add(str(place), prompt, spec, 10 + place)
     return driver
@@ -42,13 +44,13 @@ def filled(driver: Any) -> Any:
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 1000])
 def test_batched_and_chunked_steps_give_the_tokens_of_a_whole_prompt_alone(
-    new_driver: Callable[..., Any], chunk: int
+    new_driver: NewDriver, chunk: int
 ) -> None:
     assert filled(new_driver()).run_all(chunk) == alone(new_driver)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_stalls_preemptions_and_uneven_chunks_change_nothing(new_driver: Callable[..., Any], seed: int) -> None:
+def test_stalls_preemptions_and_uneven_chunks_change_nothing(new_driver: NewDriver, seed: int) -> None:
     driver = filled(new_driver(seed=seed))
     random = np.random.default_rng(seed)
     while names := driver.unfinished():
@@ -62,21 +64,20 @@ def test_stalls_preemptions_and_uneven_chunks_change_nothing(new_driver: Callabl
     assert driver.runner.input_batch.num_rows == 0
 
 
-def test_greedy_tokens_are_the_model_s_best(new_driver: Callable[..., Any], logits_after: Logits) -> None:
+def test_greedy_tokens_are_the_model_s_best(new_driver: NewDriver) -> None:
     driver = new_driver()
     driver.add("a", [3, 1, 4], SamplingSpec(temperature=0.0), 6)
     (outputs,) = driver.run_all(2).values()
     tokens = [3, 1, 4]
     for token in outputs:
-        assert token == int(logits_after(tokens).argmax())
+        assert token == int(logits_of(history(tokens)).argmax())
         tokens.append(token)
 
 
 @pytest.mark.parametrize(("chunk", "logits_bytes"), [(4, 2**20), (100, 2**20), (100, 4 * 64 * 3), (5, 1)])
 def test_prompt_logprobs_cover_every_position_but_the_last_in_bounded_slices(
-    new_driver: Callable[..., Any],
-    fake_model: Any,
-    logits_after: Logits,
+    new_driver: NewDriver,
+    fake_model: FakeDecoder,
     monkeypatch: pytest.MonkeyPatch,
     chunk: int,
     logits_bytes: int,
@@ -93,13 +94,13 @@ def test_prompt_logprobs_cover_every_position_but_the_last_in_bounded_slices(
     tokens, values, ranks = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     assert tokens[:, 0].tolist() == prompt[1:]
     for position in range(22):
-        expected = torch.log_softmax(logits_after(prompt[: position + 1]), dim=-1)
+        expected = torch.log_softmax(logits_of(history(prompt[: position + 1])), dim=-1)
         assert values[position].tolist() == pytest.approx(expected[tokens[position]].tolist(), abs=1e-5)
         assert tokens[position, 1:].tolist() == expected.topk(2).indices.tolist()
         assert ranks[position] == 1 + int((expected > expected[prompt[position + 1]]).sum())
 
 
-def test_a_preempted_sequence_s_prompt_is_not_answered_twice(new_driver: Callable[..., Any]) -> None:
+def test_a_preempted_sequence_s_prompt_is_not_answered_twice(new_driver: NewDriver) -> None:
     driver = new_driver()
     driver.add("a", [1, 2, 3], SamplingSpec(prompt_logprobs=0, seed=1), 3)
     driver.run({"a": 10})
@@ -108,7 +109,7 @@ def test_a_preempted_sequence_s_prompt_is_not_answered_twice(new_driver: Callabl
     assert len(driver.prompt_logprobs["a"]) == 1
 
 
-def test_a_prompt_of_one_token_has_no_prompt_logprobs(new_driver: Callable[..., Any]) -> None:
+def test_a_prompt_of_one_token_has_no_prompt_logprobs(new_driver: NewDriver) -> None:
     driver = new_driver()
     driver.add("a", [1], SamplingSpec(prompt_logprobs=0), 1)
     driver.run_all()
@@ -116,7 +117,7 @@ def test_a_prompt_of_one_token_has_no_prompt_logprobs(new_driver: Callable[..., 
 
 
 def test_a_row_that_is_not_finite_fails_and_its_peers_go_on(
-    new_driver: Callable[..., Any], fake_model: Any, monkeypatch: pytest.MonkeyPatch
+    new_driver: NewDriver, fake_model: FakeDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = filled(new_driver()).run_all()
     driver = filled(new_driver())
@@ -142,7 +143,7 @@ def test_a_row_that_is_not_finite_fails_and_its_peers_go_on(
 
 
 def test_rows_of_one_token_come_first_and_only_needed_logits_are_computed(
-    new_driver: Callable[..., Any], fake_model: Any
+    new_driver: NewDriver, fake_model: FakeDecoder
 ) -> None:
     driver = new_driver()
     for name, length in (("long", 9), ("short", 1), ("chunk", 8)):
@@ -156,7 +157,7 @@ def test_rows_of_one_token_come_first_and_only_needed_logits_are_computed(
     assert fake_model.heads == [2]
 
 
-def test_a_plan_without_rows_releases_and_answers(new_driver: Callable[..., Any], fake_model: Any) -> None:
+def test_a_plan_without_rows_releases_and_answers(new_driver: NewDriver, fake_model: FakeDecoder) -> None:
     driver = filled(new_driver())
     driver.run(dict.fromkeys(driver.sequences, 2))
     num_forwards = len(fake_model.batches)
@@ -167,7 +168,7 @@ def test_a_plan_without_rows_releases_and_answers(new_driver: Callable[..., Any]
     assert len(fake_model.batches) == num_forwards
 
 
-def test_moments_are_in_order(new_driver: Callable[..., Any]) -> None:
+def test_moments_are_in_order(new_driver: NewDriver) -> None:
     driver = new_driver()
     driver.add("a", [1, 2], SamplingSpec(), 1)
     (moments,) = driver.run({"a": 2}).moments
@@ -176,7 +177,7 @@ def test_moments_are_in_order(new_driver: Callable[..., Any]) -> None:
 
 
 def test_sampling_after_a_failed_forward_is_an_error(
-    new_driver: Callable[..., Any], fake_model: Any, monkeypatch: pytest.MonkeyPatch
+    new_driver: NewDriver, fake_model: FakeDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = new_driver()
     driver.add("a", [1, 2], SamplingSpec(temperature=0.0), 2)

@@ -1,0 +1,110 @@
+"""The in-process executor: start-up in phases, finished futures, errors kept in them, steps recorded."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from fake_decoder import FakeDecoder, fake_config
+
+from vllm_obs.engine import faults
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.executor.interface import KVCapacity
+from vllm_obs.engine.executor.uniproc import UniprocExecutor
+from vllm_obs.engine.messages import SamplingSpec
+from vllm_obs.engine.plan import NewRow, StepPlan
+from vllm_obs.engine.worker import worker as worker_module
+from vllm_obs.telemetry.recorder import MemoryRecorder
+from vllm_obs.telemetry.records import ProcessPhase, WorkerStep
+
+PHASES = ["import torch", "load weights", "kv cache", "warm-up"]
+
+
+@pytest.fixture
+def recorder() -> MemoryRecorder:
+    return MemoryRecorder()
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch, recorder: MemoryRecorder) -> Iterator[UniprocExecutor]:
+    monkeypatch.setattr(worker_module, "load_model", lambda config: FakeDecoder())
+    executor = UniprocExecutor(fake_config(num_gpu_blocks_override=50), recorder)
+    yield executor
+    executor.shutdown()
+
+
+def plan_of(step: int, name: str, num_tokens: int) -> StepPlan:
+    new = NewRow(name, np.arange(num_tokens, dtype=np.int32), num_tokens, SamplingSpec(temperature=0.0), [3, 1], 0)
+    return StepPlan(step, [new], [], [], [], [], [num_tokens], [])
+
+
+def test_start_up_sizes_the_cache_and_is_timed(executor: UniprocExecutor, recorder: MemoryRecorder) -> None:
+    capacity = executor.initialize()
+    assert capacity == KVCapacity(50, 32, capacity.available_bytes, "--num-gpu-blocks-override")
+    assert [name for name, _ in executor.startup_phases()] == PHASES
+    recorded = [record for record in recorder.records if isinstance(record, ProcessPhase)]
+    assert [record.phase for record in recorded] == PHASES
+    assert [seconds for _, seconds in executor.startup_phases()] == [
+        (record.ended_at - record.begun_at) / 1e9 for record in recorded
+    ]
+
+
+def test_a_step_answers_in_finished_futures_and_is_recorded(
+    executor: UniprocExecutor, recorder: MemoryRecorder
+) -> None:
+    executor.initialize()
+    forward = executor.execute_model(plan_of(5, "a", 6))
+    assert forward.done()
+    assert forward.result() is None
+    answer = executor.sample_tokens(None)
+    assert answer.done()
+    output = answer.result()
+    assert (output.step, output.request_ids) == (5, ["a"])
+    (moments,) = output.moments
+    recorded = [record for record in recorder.records if isinstance(record, WorkerStep)]
+    assert recorded == [WorkerStep(5, *moments, num_tokens=6, num_rows=1)]
+
+
+@pytest.mark.parametrize("site", ["execute_model", "sample_tokens"])
+def test_an_error_of_a_step_is_in_its_future_and_the_next_step_runs(
+    executor: UniprocExecutor, monkeypatch: pytest.MonkeyPatch, site: str
+) -> None:
+    executor.initialize()
+    monkeypatch.setattr(faults, "_FAULTS", {site: ("raise", "")})
+    forward = executor.execute_model(plan_of(1, "a", 3))
+    answer = executor.sample_tokens(None)
+    failed = {"execute_model": forward, "sample_tokens": answer}[site]
+    assert isinstance(failed.exception(), faults.InjectedFaultError)
+    assert answer.exception() is not None
+    monkeypatch.setattr(faults, "_FAULTS", {})
+    executor.execute_model(plan_of(2, "b", 3)._replace(released_ids=["a"])).result()
+    assert executor.sample_tokens(None).result().request_ids == ["b"]
+
+
+def test_what_a_failed_step_releases_is_released(
+    executor: UniprocExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor.initialize()
+    executor.execute_model(plan_of(1, "a", 3)).result()
+    executor.sample_tokens(None).result()
+    monkeypatch.setattr(faults, "_FAULTS", {"execute_model": ("raise", "")})
+    forward = executor.execute_model(StepPlan(2, [], [], [], [], [], [], ["a"]))
+    assert isinstance(forward.exception(), faults.InjectedFaultError)
+    assert executor.worker.runner.input_batch.num_rows == 0
+
+
+def test_a_start_that_cannot_be_raises_its_cause(
+    executor: UniprocExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(config: object) -> FakeDecoder:
+        raise ConfigError("no such weights")
+
+    monkeypatch.setattr(worker_module, "load_model", refuse)
+    with pytest.raises(ConfigError, match="no such weights"):
+        executor.initialize()
+
+
+def test_shutdown_may_come_twice_or_before_the_start(executor: UniprocExecutor) -> None:
+    executor.shutdown()
+    executor.initialize()
+    executor.shutdown()
+    executor.shutdown()
