@@ -1,0 +1,126 @@
+"""Starts the real server as a user would and asks it over HTTP; used by the end-to-end tests."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """One `vllm-obs serve` process and its tree."""
+
+    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
+        self.port = free_port()
+        self.log = Path(tempfile.mkstemp(prefix="vllm-obs-test-", suffix=".log")[1])
+        with self.log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "vllm_obs", "serve", "--port", str(self.port), *args],
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                env={**os.environ, **(env or {})},
+            )
+        self.family: list[psutil.Process] = []
+
+    def wait_ready(self, seconds: float = 60.0) -> None:
+        """Return when /readyz answers 200; fail with the log when it ends or takes longer."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended with {self.process.returncode}:\n{self.log.read_text()}")
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                if self.request("GET", "/readyz", seconds=2)[0] == 200:
+                    self.family = psutil.Process(self.process.pid).children(recursive=True)
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"not ready within {seconds} s:\n{self.log.read_text()}")
+
+    def connect(self, seconds: float = 120.0) -> http.client.HTTPConnection:
+        """A fresh connection to it."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
+
+    def request(self, method: str, path: str, body: Any = None, seconds: float = 120.0) -> tuple[int, Any]:
+        """(status, decoded body) of one exchange; a body that is not JSON comes back as text."""
+        connection = self.connect(seconds)
+        try:
+            payload = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, payload, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read().decode()
+        finally:
+            connection.close()
+        try:
+            return response.status, json.loads(text)
+        except ValueError:
+            return response.status, text
+
+    def stream(self, path: str, body: dict[str, Any], seconds: float = 120.0) -> Iterator[dict[str, Any]]:
+        """The events of one streamed reply, `[DONE]` left out."""
+        connection = self.connect(seconds)
+        try:
+            payload = json.dumps({**body, "stream": True}).encode()
+            connection.request("POST", path, payload, {"Content-Type": "application/json"})
+            for line in connection.getresponse():
+                if line.startswith(b"data: ") and line != b"data: [DONE]\n":
+                    yield json.loads(line[6:])
+        finally:
+            connection.close()
+
+    def child(self, title: str) -> psutil.Process:
+        """The process of the tree whose title contains `title`."""
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            if title in " ".join(process.cmdline()):
+                return process
+        raise AssertionError(f"no child titled {title}")
+
+    def stop(self, seconds: float = 40.0) -> int:
+        """SIGTERM, wait, and return the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def leftovers(self, seconds: float = 3.0) -> list[psutil.Process]:
+        """Processes of the tree still alive after at most `seconds`."""
+        _, alive = psutil.wait_procs(self.family, timeout=seconds)
+        return alive
+
+    def close(self) -> None:
+        """End whatever is left, however the test went."""
+        for process in [*self.family, self.process]:
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                process.kill()
+        self.process.wait(10)
+        self.log.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def serving(*args: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+    """A ready server for the length of a `with` block; asserts that it leaves no process behind."""
+    server = Server(*args, env=env)
+    try:
+        server.wait_ready()
+        yield server
+        server.stop()
+        assert server.leftovers() == []
+    finally:
+        server.close()
