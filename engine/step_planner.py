@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.plan import NewRow, StepPlan
 from vllm_obs.engine.request import NO_TOKEN, Request, RequestStatus
@@ -139,7 +140,13 @@ class StepPlanner:
     def _grow(self, request: Request, num_new: int) -> list[int] | None:
         """Blocks for the next tokens, preempting from the tail; None when the sequence itself had to stay out."""
         state, decisions = self._state, self._decisions
-        state.require_room(request.num_computed_tokens + num_new)
+        try:
+            state.require_room(request.num_computed_tokens + num_new)
+        except RequestFailedError:
+            if request.num_planned_tokens == request.num_tokens:
+                raise
+            decisions.leave_out([request], "step_in_progress")  # the awaited token may be its last
+            return None
         num_needed = self._kv_cache.num_blocks_for(num_new)
         while (new_blocks := self._kv_cache.allocate_slots(request, num_new)) is None:
             if state.num_held_blocks >= num_needed:
