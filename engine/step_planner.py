@@ -11,6 +11,9 @@ from vllm_obs.engine.request import NO_TOKEN, Request, RequestStatus
 from vllm_obs.engine.scheduler_state import InFlightStep, SchedulerState
 from vllm_obs.engine.wait_reason import PauseState, WaitReason
 
+_NO_BLOCKS: list[int] = []
+"""One list for all the rows that get no block: a plan is not changed once it is made."""
+
 
 @dataclass
 class StepDecisions:
@@ -118,7 +121,7 @@ class StepPlanner:
             num_new = num_planned - num_computed
             if num_new > budget:
                 num_new = budget
-            new_blocks: list[int] | None = []
+            new_blocks: list[int] | None = _NO_BLOCKS
             if num_computed + num_new > request.num_slots:
                 try:
                     new_blocks = self._grow(request, num_new)

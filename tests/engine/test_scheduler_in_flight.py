@@ -1,0 +1,82 @@
+"""Plans that have not answered: blocks they hold, rows they waste, rows that fail."""
+
+from fake_executor import expected_output, next_token
+from scheduler_driver import SchedulerDriver
+
+from vllm_obs.engine.messages import FinishReason, SamplingSpec
+
+PROMPT = list(range(100, 110))
+
+
+def test_blocks_of_a_sequence_aborted_in_flight_are_kept_until_the_step_answers() -> None:
+    driver = SchedulerDriver(num_blocks=4)
+    driver.add("a", PROMPT, max_tokens=4)
+    driver.launch()
+    driver.abort("a")
+    pool = driver.scheduler.kv_cache.pool
+    assert pool.num_active == 3
+
+    driver.add("b", [1] * 9, max_tokens=1)
+    assert driver.launch().decisions.head_reason == "kv_blocks", "no plan in flight names a reused block"
+    assert driver.answer() == []
+    assert (driver.num_wasted_rows, pool.num_active) == (1, 0)
+    driver.run()
+    assert driver.output_of("b") == expected_output([1] * 9, 1)
+
+
+def test_the_next_step_is_planned_before_the_last_has_answered() -> None:
+    driver = SchedulerDriver()
+    driver.add("a", PROMPT, max_tokens=3)
+    driver.launch()
+    second = driver.launch()
+    assert (second.plan.running_ids, second.plan.running_last_token_ids) == (["a"], [-1])
+    third = driver.launch()
+    assert third.plan.running_num_computed_tokens == [11]
+    fourth = driver.launch()
+    assert fourth.plan.num_rows == 0, "the third token will end it, whatever it is"
+    assert fourth.decisions.left_out_reasons == ["step_in_progress"]
+    for _ in range(3):
+        driver.answer()
+    assert driver.output_of("a") == expected_output(PROMPT, 3)
+    driver.run()
+    driver.check_idle()
+
+
+def test_a_stop_found_while_the_next_step_runs_costs_one_wasted_row() -> None:
+    driver = SchedulerDriver()
+    first = next_token(PROMPT)
+    driver.add("a", PROMPT, sampling=SamplingSpec(max_tokens=5, stop_token_ids=(first,)))
+    driver.launch()
+    driver.launch()
+    driver.answer()
+    assert driver.ended["a"].finish_reason == FinishReason.STOP
+    assert driver.scheduler.kv_cache.pool.num_active == 3
+    driver.answer()
+    assert driver.num_wasted_rows == 1
+    assert driver.output_of("a") == [first]
+    driver.run()
+    driver.check_idle()
+
+
+def test_a_failed_row_ends_only_its_sequence() -> None:
+    driver = SchedulerDriver()
+    for name, prompt in (("a", [1, 2]), ("bad", [3, 4]), ("c", [5, 6])):
+        driver.add(name, prompt, max_tokens=3)
+    driver.executor.failing.add("bad")
+    driver.run()
+    assert driver.ended["bad"].error == ("invalid_logits", "The logits are not numbers.")
+    assert driver.output_of("bad") == []
+    assert driver.output_of("a") == expected_output([1, 2], 3)
+    assert driver.output_of("c") == expected_output([5, 6], 3)
+    driver.check_idle()
+
+
+def test_a_row_without_an_answer_ends_with_an_error_instead_of_hanging() -> None:
+    driver = SchedulerDriver()
+    driver.add("a", [1, 2], max_tokens=3)
+    driver.add("b", [1, 2], max_tokens=3)
+    driver.executor.silent.add("b")
+    driver.run()
+    assert driver.ended["b"].error == ("internal_error", "The step gave no token for this sequence.")
+    assert driver.output_of("a") == expected_output([1, 2], 3)
+    driver.check_idle()
