@@ -144,7 +144,7 @@ class AsyncLLM:
         num_chars = sum(len(content) for content in contents if isinstance(content, str))
         self._inputs.check_num_chars(num_chars)
         encode = partial(template.encode, messages, **options)
-        is_long = num_chars > LONG_TEXT_CHARS or len(messages) > 32 or "tools" in options
+        is_long = num_chars > LONG_TEXT_CHARS or len(messages) > 32 or bool(options.get("tools"))
         return await self._in_thread(encode) if is_long else encode()
 
     @property

@@ -130,3 +130,17 @@ def test_no_front_end_loads_torch_or_transformers() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_the_package_offers_llm_and_its_parameters_without_loading_them() -> None:
+    program = (
+        "import sys, vllm_obs\n"
+        "print([name for name in sys.modules if name.startswith('vllm_obs.')])\n"
+        "from vllm_obs import LLM, SamplingParams\n"
+        "print(LLM.__module__, SamplingParams.__module__, hasattr(vllm_obs, 'Nothing'))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.splitlines() == [
+        "[]",
+        "vllm_obs.engine.frontend.llm vllm_obs.engine.sampling_params False",
+    ]
