@@ -1,4 +1,9 @@
-"""The choice of one token per row: the best for greedy rows, a drawn one for the others."""
+"""The choice of one token per row: the best for greedy rows, a drawn one for the others.
+
+On a CPU, whole-vocabulary passes that gain from several threads are torch's and done for all rows at once; the
+rest is numpy's, row by row: every parallel region waits for the slowest thread, which on a busy host takes longer
+than the work.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,78 +11,80 @@ import torch
 
 from vllm_obs.engine.sampling.columns import Need, SamplingBatch
 from vllm_obs.engine.sampling.draw import uniforms
-from vllm_obs.engine.sampling.inverse_cdf import chunked, draw_tokens
+from vllm_obs.engine.sampling.inverse_cdf import draw_tokens
 from vllm_obs.engine.sampling.sorted_truncation import truncated_weights
-from vllm_obs.engine.sampling.truncation import kept_tokens
+from vllm_obs.engine.sampling.truncation import is_whole, kept_tokens, nucleus
 
+Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 
 
-def choose_tokens(logits: torch.Tensor, maxima: torch.Tensor, batch: SamplingBatch) -> Int64Array:
-    """int64 (R,) for finite float32 logits (R, vocab) with row maxima (R,); may overwrite the logits."""
+def best_tokens(logits: torch.Tensor) -> tuple[Int64Array, Float32Array]:
+    """The first best token of each row of float32 logits (R, vocab), and its logit; NaN counts as best.
+
+    numpy's argmax is vectorised on CPUs, where torch's is not.
+    """
+    if logits.device.type == "cpu":
+        values = logits.numpy()
+        best = values.argmax(-1)
+        return best, values[np.arange(len(best)), best]
+    maxima, indices = logits.max(-1)
+    return indices.cpu().numpy(), maxima.cpu().numpy()
+
+
+def choose_tokens(logits: torch.Tensor, best: Int64Array, batch: SamplingBatch) -> Int64Array:
+    """int64 (R,) for finite float32 logits (R, vocab), whose best tokens are `best`; may overwrite the logits."""
+    tokens = best.copy()
     if not batch.needed & Need.RANDOM:
-        return _best(logits, None)
+        return tokens
     needs = batch.needs & (Need.RANDOM | Need.FILTERS)
     numbers = uniforms(
         batch.columns.seeds[batch.rows],
         batch.columns.sequence_indices[batch.rows],
         batch.num_tokens.astype(np.uint64),
     )
-    tokens = np.empty(len(batch.rows), np.int64)
     if len(filtered := np.flatnonzero(needs == Need.RANDOM | Need.FILTERS)):
         draw = _draw_filtered if logits.device.type == "cpu" else _draw_sorted
         tokens[filtered] = draw(logits, filtered, numbers[filtered], batch)
-    if len(greedy := np.flatnonzero(needs == 0)):
-        tokens[greedy] = _best(logits, greedy)
     if len(plain := np.flatnonzero(needs == Need.RANDOM)):  # last, as it overwrites
-        temperatures = batch.columns.temperatures[batch.rows[plain]]
-        tokens[plain] = _draw_plain(
-            *_rows_of(logits, maxima, plain),
-            temperatures=torch.from_numpy(temperatures).to(logits.device),
-            numbers=numbers[plain],
-        )
+        weights = _probabilities(logits, plain, batch)
+        drawn = draw_tokens(weights, torch.from_numpy(numbers[plain]).to(logits.device))
+        tokens[plain] = drawn.cpu().numpy()
     return tokens
 
 
-def _best(logits: torch.Tensor, rows: Int64Array | None) -> Int64Array:
-    """The first best token of each row; numpy's argmax is vectorised on CPUs where torch's is not."""
-    if logits.device.type != "cpu":
-        best: Int64Array = logits.argmax(-1).cpu().numpy()
-        return best if rows is None else best[rows]
-    values = logits.numpy()
-    return values.argmax(-1) if rows is None else np.array([values[row].argmax() for row in rows])
-
-
-def _rows_of(logits: torch.Tensor, maxima: torch.Tensor, rows: Int64Array) -> tuple[torch.Tensor, torch.Tensor]:
-    if len(rows) == len(logits):
-        return logits, maxima
-    chosen = torch.from_numpy(rows).to(logits.device)
-    return logits[chosen], maxima[chosen]
-
-
-def _draw_plain(
-    logits: torch.Tensor, maxima: torch.Tensor, temperatures: torch.Tensor, numbers: Float64Array
-) -> Int64Array:
-    """Draw from whole rows; the logits become weights in place."""
-    weights = logits.sub_(maxima[:, None]).mul_(temperatures.reciprocal()[:, None]).exp_()
-    tokens: Int64Array = draw_tokens(weights, torch.from_numpy(numbers).to(logits.device)).cpu().numpy()
-    return tokens
+def _probabilities(logits: torch.Tensor, rows: Int64Array, batch: SamplingBatch) -> torch.Tensor:
+    """Float32 (len(rows), vocab) at the rows' temperatures; overwrites the logits when it is all of them."""
+    temperatures = torch.from_numpy(batch.columns.temperatures[batch.rows[rows]]).to(logits.device)
+    chosen = logits if len(rows) == len(logits) else logits[torch.from_numpy(rows).to(logits.device)]
+    return torch.softmax(chosen.mul_(temperatures.reciprocal()[:, None]), dim=-1)
 
 
 def _draw_filtered(
     logits: torch.Tensor, rows: Int64Array, numbers: Float64Array, batch: SamplingBatch
 ) -> Int64Array:
-    """Row by row on a CPU: only a few candidates of each are ever sorted."""
-    values = logits.numpy()
-    chunks = chunked(logits, -torch.inf)
+    """Row by row, on a CPU: only a few candidates of each are sorted."""
+    vocab_size = logits.shape[-1]
+    filters = [batch.filters(row) for row in rows.tolist()]
+    whole = [place for place, one in enumerate(filters) if is_whole(one, vocab_size)]
     tokens = np.empty(len(rows), np.int64)
-    for place, row in enumerate(rows.tolist()):
-        ids, weights = kept_tokens(values[row], chunks[row].amax(-1).numpy(), batch.filters(row))
-        upto = np.cumsum(weights, dtype=np.float64)
-        drawn = np.searchsorted(upto, numbers[place] * upto[-1], side="right")
-        tokens[place] = ids[min(drawn, np.searchsorted(upto, upto[-1]))]
+    if whole:
+        probabilities = _probabilities(logits, rows[whole], batch).numpy()
+        for place, row in zip(whole, probabilities, strict=True):
+            tokens[place] = _draw_one(*nucleus(row, filters[place].top_p), numbers[place])
+    values = logits.numpy()
+    for place in set(range(len(rows))) - set(whole):
+        row = values[rows[place]]
+        tokens[place] = _draw_one(*kept_tokens(row, float(row.max()), filters[place]), numbers[place])
     return tokens
+
+
+def _draw_one(ids: Int64Array, weights: Float32Array, number: float) -> int:
+    """The id whose share of the cumulative weight the number falls into; never one of weight zero."""
+    upto = np.cumsum(weights, dtype=np.float64)
+    drawn = min(np.searchsorted(upto, number * upto[-1], side="right"), np.searchsorted(upto, upto[-1]))
+    return int(ids[drawn])
 
 
 def _draw_sorted(

@@ -5,7 +5,6 @@ import numpy.typing as npt
 import torch
 
 from vllm_obs.engine.messages import Logprobs
-from vllm_obs.engine.sampling.inverse_cdf import chunked
 from vllm_obs.engine.sampling.truncation import best_token_ids
 
 Int64Array = npt.NDArray[np.int64]
@@ -48,9 +47,8 @@ def _best_tokens(logprobs: torch.Tensor, num_best: int) -> Int64Array:
     if logprobs.device.type != "cpu":
         found: Int64Array = logprobs.topk(num_best, dim=-1).indices.cpu().numpy()
         return found
-    maxima = chunked(logprobs, -torch.inf).amax(-1).numpy()
     best = np.empty((len(logprobs), num_best), np.int64)
     for position, row in enumerate(logprobs.numpy()):
-        ids = best_token_ids(row, maxima[position], num_best)
+        ids = best_token_ids(row, num_best)
         best[position] = ids[np.argsort(-row[ids], kind="stable")[:num_best]]
     return best

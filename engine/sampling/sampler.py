@@ -10,11 +10,12 @@ import torch
 from vllm_obs.engine.faults import InjectedFaultError, maybe_fault
 from vllm_obs.engine.messages import Logprobs
 from vllm_obs.engine.plan import GrammarMasks
-from vllm_obs.engine.sampling.choice import choose_tokens
+from vllm_obs.engine.sampling.choice import best_tokens, choose_tokens
 from vllm_obs.engine.sampling.columns import Need, SamplingBatch
 from vllm_obs.engine.sampling.edits import apply_edits
 from vllm_obs.engine.sampling.logprobs import gather_logprobs, position_of
 
+Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -34,15 +35,15 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, masks: GrammarMasks | Non
     batch never changes a row's token.
     """
     _plant_faults(logits, batch.request_ids)
-    maxima = logits.amax(-1)
+    best, maxima = best_tokens(logits)
     broken = _blank_infinite(logits, maxima)
     logprob_rows = batch.indices(Need.LOGPROBS)
     raw = torch.log_softmax(_select(logits, logprob_rows), dim=-1) if logprob_rows else None
     emptied = np.zeros_like(broken)
     if apply_edits(logits, batch, masks):
-        maxima = logits.amax(-1)
+        best, maxima = best_tokens(logits)
         emptied = _blank_infinite(logits, maxima)
-    tokens = choose_tokens(logits, maxima, batch)
+    tokens = choose_tokens(logits, best, batch)
     failed = broken | emptied
     logprobs = [] if raw is None else _logprobs(raw, logprob_rows, tokens, batch)
     tokens[failed] = -1
@@ -51,14 +52,12 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, masks: GrammarMasks | Non
     return SampledTokens(tokens.tolist(), kept, _failures(batch.request_ids, broken, emptied))
 
 
-def _blank_infinite(logits: torch.Tensor, maxima: torch.Tensor) -> BoolArray:
+def _blank_infinite(logits: torch.Tensor, maxima: Float32Array) -> BoolArray:
     """Which rows have no finite best logit (NaN, infinite, or nothing possible); they become zeros, in place."""
-    is_infinite = ~torch.isfinite(maxima)
-    rows: BoolArray = is_infinite.cpu().numpy()
-    if rows.any():
-        logits[is_infinite] = 0.0
-        maxima[is_infinite] = 0.0
-    return rows
+    is_infinite: BoolArray = ~np.isfinite(maxima)
+    if is_infinite.any():
+        logits[torch.from_numpy(is_infinite).to(logits.device)] = 0.0
+    return is_infinite
 
 
 def _plant_faults(logits: torch.Tensor, request_ids: Sequence[str]) -> None:

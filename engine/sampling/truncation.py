@@ -10,6 +10,10 @@ Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
 
+GROUP = 128
+"""Entries of a row whose largest is found first, when only the best few are wanted."""
+
+
 class Filters(NamedTuple):
     """One row's filters, applied in this order, each to what the one before it left.
 
@@ -25,15 +29,17 @@ class Filters(NamedTuple):
     min_p: float
 
 
-def best_token_ids(row: Float32Array, chunk_maxima: Float32Array, k: int) -> Int64Array:
+def best_token_ids(row: Float32Array, k: int) -> Int64Array:
     """Ids, ascending, of the k largest entries of one row (vocab,) and of all that tie with the k-th.
 
-    The k-th largest of the chunks' maxima cannot be above the k-th largest entry, so one comparison leaves few
-    candidates. `chunk_maxima` is (chunks,): the best of each run of consecutive tokens.
+    The k-th largest of the groups' maxima cannot be above the k-th largest entry, so one comparison leaves few
+    candidates, whatever the groups are.
     """
     if k >= len(row):
         return np.arange(len(row))
-    bound = _kth_largest(chunk_maxima, k) if k <= len(chunk_maxima) else _kth_largest(row, k)
+    num_grouped = len(row) - len(row) % GROUP
+    maxima = np.concatenate([row[:num_grouped].reshape(GROUP, -1).max(axis=0), row[num_grouped:]])
+    bound = _kth_largest(maxima, k) if k <= len(maxima) else _kth_largest(row, k)
     ids = np.flatnonzero(row >= bound)
     if len(ids) > k:
         values = row[ids]
@@ -41,27 +47,32 @@ def best_token_ids(row: Float32Array, chunk_maxima: Float32Array, k: int) -> Int
     return ids
 
 
-def kept_tokens(
-    row: Float32Array, chunk_maxima: Float32Array, filters: Filters
-) -> tuple[Int64Array, Float32Array]:
-    """Ids, ascending, and weights of what the filters leave of one row of float32 logits (vocab,)."""
-    best = float(chunk_maxima.max())
-    vocab_size = len(row)
-    if 0 < filters.top_k < vocab_size:
-        ids = best_token_ids(row, chunk_maxima, filters.top_k)
+def is_whole(filters: Filters, vocab_size: int) -> bool:
+    """Whether only top_p is at work, which needs the probability of every token."""
+    return filters.min_p <= 0.0 and not 0 < filters.top_k < vocab_size
+
+
+def kept_tokens(row: Float32Array, best: float, filters: Filters) -> tuple[Int64Array, Float32Array]:
+    """Ids, ascending, and weights of what the filters leave of one row of logits (vocab,), `best` its largest.
+
+    For rows that are not whole.
+    """
+    if 0 < filters.top_k < len(row):
+        ids = best_token_ids(row, filters.top_k)
         weights = _weights(row[ids], best, filters.temperature)
         within = weights >= filters.min_p
         ids, weights = ids[within], weights[within]
-    elif filters.min_p > 0.0:
+    else:
         ids = np.flatnonzero(row >= best + filters.temperature * math.log(filters.min_p))
         weights = _weights(row[ids], best, filters.temperature)
-    else:
-        return _nucleus(None, _weights(row, best, filters.temperature), filters.top_p)
-    return _nucleus(ids, weights, filters.top_p) if filters.top_p < 1.0 else (ids, weights)
+    if filters.top_p >= 1.0:
+        return ids, weights
+    places, weights = nucleus(weights, filters.top_p)
+    return ids[places], weights
 
 
-def _nucleus(ids: Int64Array | None, weights: Float32Array, top_p: float) -> tuple[Int64Array, Float32Array]:
-    """The smallest best part of `weights` with `top_p` of their sum; `ids` None stands for all ids in order.
+def nucleus(weights: Float32Array, top_p: float) -> tuple[Int64Array, Float32Array]:
+    """Places, ascending, and weights of the smallest best part of `weights` with `top_p` of their sum.
 
     Entries below (1 - top_p) / n of the sum together hold less than 1 - top_p of it, so only those above can
     belong and need sorting.
@@ -73,8 +84,7 @@ def _nucleus(ids: Int64Array | None, weights: Float32Array, top_p: float) -> tup
     reached = np.cumsum(descending, dtype=np.float64)
     last = min(int(np.searchsorted(reached, top_p * total)), len(descending) - 1)
     within = candidates >= descending[last]
-    places = places[within]
-    return (places if ids is None else ids[places]), candidates[within]
+    return places[within], candidates[within]
 
 
 def _weights(logits: Float32Array, best: float, temperature: float) -> Float32Array:

@@ -8,17 +8,16 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from vllm_obs.engine.sampling.inverse_cdf import CHUNK, chunked
 from vllm_obs.engine.sampling.sorted_truncation import truncated_weights
-from vllm_obs.engine.sampling.truncation import Filters, best_token_ids, kept_tokens
-
-
-def maxima_of(row: np.ndarray) -> np.ndarray:
-    return chunked(torch.from_numpy(row)[None], -torch.inf).amax(-1)[0].numpy()
+from vllm_obs.engine.sampling.truncation import GROUP, Filters, best_token_ids, is_whole, kept_tokens, nucleus
 
 
 def kept(row: np.ndarray, filters: Filters) -> tuple[list[int], np.ndarray]:
-    ids, weights = kept_tokens(row, maxima_of(row), filters)
+    best = float(row.max())
+    if is_whole(filters, len(row)):
+        ids, weights = nucleus(np.exp((row - best) / np.float32(filters.temperature)), filters.top_p)
+    else:
+        ids, weights = kept_tokens(row, best, filters)
     return ids.tolist(), weights
 
 
@@ -56,8 +55,8 @@ filters_strategy = st.builds(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(1, 5 * CHUNK), st.integers(0, 2**31), st.sampled_from([0.01, 1.0, 6.0]), filters_strategy)
-@example(CHUNK, 0, 1.0, Filters(1.0, 0, 0.9, 0.0))
+@given(st.integers(1, 5 * GROUP), st.integers(0, 2**31), st.sampled_from([0.01, 1.0, 6.0]), filters_strategy)
+@example(GROUP, 0, 1.0, Filters(1.0, 0, 0.9, 0.0))
 def test_kept_tokens_are_those_of_the_definition(size: int, seed: int, spread: float, filters: Filters) -> None:
     row = (np.random.default_rng(seed).normal(size=size) * spread).astype(np.float32)
     ids, weights = kept(row, filters)
@@ -68,7 +67,7 @@ def test_kept_tokens_are_those_of_the_definition(size: int, seed: int, spread: f
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 5 * CHUNK), st.integers(0, 2**31), filters_strategy)
+@given(st.integers(1, 5 * GROUP), st.integers(0, 2**31), filters_strategy)
 def test_kept_tokens_are_those_of_the_sorting_reference(size: int, seed: int, filters: Filters) -> None:
     row = (np.random.default_rng(seed).normal(size=size) * 3).astype(np.float32)
     columns = (torch.tensor([value]) for value in filters)
@@ -105,9 +104,9 @@ def test_impossible_tokens_are_never_kept_with_weight() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 4 * CHUNK), st.integers(1, 4 * CHUNK), st.integers(0, 2**31))
+@given(st.integers(1, 4 * GROUP), st.integers(1, 4 * GROUP), st.integers(0, 2**31))
 def test_best_token_ids_are_a_sort_s_with_ties(size: int, k: int, seed: int) -> None:
     row = np.random.default_rng(seed).integers(0, 40, size).astype(np.float32)
     k = min(k, size)
     kth = np.sort(row)[::-1][k - 1]
-    assert best_token_ids(row, maxima_of(row), k).tolist() == np.flatnonzero(row >= kth).tolist()
+    assert best_token_ids(row, k).tolist() == np.flatnonzero(row >= kth).tolist()
