@@ -1,0 +1,102 @@
+"""What the executor and its workers say to each other over the shared-memory queues."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from vllm_obs.engine.codec import read_fields
+from vllm_obs.engine.codec_arrays import Buffer
+from vllm_obs.engine.codec_plain import WireError
+from vllm_obs.engine.errors import VllmObsError
+from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.engine.wire import FrameEncoder, close_frames, open_frames
+from vllm_obs.engine.wire_checks import check_answer, check_plan
+
+LOADED = "LOADED"
+"""On the status pipe: the weights are there. Payload: block bytes, available bytes, phases."""
+
+Phases = list[tuple[str, float]]
+
+OUTPUT_RANK = 0
+"""The rank whose replies are the step's."""
+
+
+class WorkerStepError(VllmObsError):
+    """A step failed inside a worker, which goes on."""
+
+
+class InitializeCache(NamedTuple):
+    """To every rank: allocate this many blocks, warm up, say READY."""
+
+    num_blocks: int
+
+
+class ExecuteModel(NamedTuple):
+    """To every rank: run the forward pass of a plan."""
+
+    call_id: int
+    plan: StepPlan
+
+
+class SampleTokens(NamedTuple):
+    """To every rank: sample the plan that ran last."""
+
+    call_id: int
+    masks: GrammarMasks | None
+
+
+class Executed(NamedTuple):
+    """From the output rank: the forward pass ran."""
+
+    call_id: int
+
+
+class Sampled(NamedTuple):
+    """From the output rank: the step's answer."""
+
+    call_id: int
+    output: ModelRunnerOutput
+
+
+class CallFailed(NamedTuple):
+    """From any rank: the call raised this, and the worker goes on."""
+
+    call_id: int
+    error: str
+
+
+Command = InitializeCache | ExecuteModel | SampleTokens
+Reply = Executed | Sampled | CallFailed
+
+_CODES: dict[type[Any], int] = {
+    InitializeCache: 32,
+    ExecuteModel: 33,
+    SampleTokens: 34,
+    Executed: 48,
+    Sampled: 49,
+    CallFailed: 50,
+}
+_KINDS = {code: kind for kind, code in _CODES.items()}
+
+
+def encode(encoder: FrameEncoder, message: Command | Reply) -> list[Buffer]:
+    """The frames of a command or a reply."""
+    return encoder.frames(_CODES[type(message)], message)
+
+
+def decode(frames: Sequence[Buffer]) -> Command | Reply:
+    """The command or reply in these frames, its columns checked, or WireError."""
+    code, values, arrays = open_frames(frames)
+    kind = _KINDS.get(code)
+    if kind is None:
+        raise WireError("type", f"no command or reply has type {code}")
+    message: Command | Reply = close_frames(read_fields(kind, values, arrays), arrays)
+    if isinstance(message, ExecuteModel):
+        check_plan(message.plan)
+    elif isinstance(message, Sampled):
+        check_answer(message.output)
+    return message
+
+
+def rank_title(rank: int) -> str:
+    """What a worker process is called."""
+    return f"Worker_TP{rank}"

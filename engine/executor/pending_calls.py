@@ -1,0 +1,103 @@
+"""The calls that ranks have not answered yet, and what their replies mean together."""
+
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from typing import Any
+
+from vllm_obs.engine.errors import EngineDeadError
+from vllm_obs.engine.executor.commands import OUTPUT_RANK, CallFailed, Reply, Sampled, WorkerStepError, rank_title
+
+CALL_DEADLINE_SECONDS = 240.0
+"""How long a rank may take for one call. Below the core's own deadline, since this one can name the rank."""
+STRAY_DEADLINE_SECONDS = 10.0
+"""How long the output rank may take once another rank said that the call failed."""
+_NUM_FAILURES_KEPT = 64
+
+
+class PendingCalls:
+    """Futures by call id. The output rank's reply counts; the ranks must agree on whether a call failed.
+
+    When they do not, their states differ and no later answer can be trusted: `take` and `overdue` then
+    return the cause, and the executor must fail. Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: dict[int, tuple[Future[Any], float]] = {}
+        self._strays: dict[int, tuple[str, float]] = {}
+        self._failed_ids: deque[int] = deque(maxlen=_NUM_FAILURES_KEPT)
+        self._num_calls = 0
+        self._dead_cause: str | None = None
+
+    def register(self) -> tuple[int, Future[Any]]:
+        """A new call's id and future; the future has failed already when nothing can answer any more."""
+        future: Future[Any] = Future()
+        with self._lock:
+            self._num_calls += 1
+            if self._dead_cause is None:
+                self._futures[self._num_calls] = (future, time.monotonic())
+            else:
+                future.set_exception(EngineDeadError(self._dead_cause))
+            return self._num_calls, future
+
+    def refuse(self, call_id: int, error: Exception) -> None:
+        """Fail one call that could not be sent."""
+        with self._lock:
+            future, _ = self._futures.pop(call_id, (None, 0.0))
+        if future is not None:
+            future.set_exception(error)
+
+    def fail_all(self, cause: str) -> None:
+        """Fail every call, and those to come, with EngineDeadError."""
+        with self._lock:
+            self._dead_cause = self._dead_cause or cause
+            futures = [future for future, _ in self._futures.values()]
+            self._futures.clear()
+        for future in futures:
+            future.set_exception(EngineDeadError(cause))
+
+    def take(self, rank: int, reply: Reply) -> str | None:
+        """Apply a rank's reply; the cause when the ranks disagree."""
+        if rank != OUTPUT_RANK:
+            return self._take_stray(rank, reply)
+        with self._lock:
+            future, _ = self._futures.pop(reply.call_id, (None, 0.0))
+            stray, _ = self._strays.pop(reply.call_id, ("", 0.0))
+            if isinstance(reply, CallFailed):
+                self._failed_ids.append(reply.call_id)
+        if stray and not isinstance(reply, CallFailed):
+            return stray
+        if future is not None:
+            _settle(future, reply)
+        return None
+
+    def _take_stray(self, rank: int, reply: Reply) -> str | None:
+        if not isinstance(reply, CallFailed):
+            return f"{rank_title(rank)} sent a reply that only the output rank may send"
+        cause = f"{rank_title(rank)} failed in a step alone: {reply.error}"
+        with self._lock:
+            if reply.call_id in self._futures:
+                self._strays[reply.call_id] = (cause, time.monotonic())
+                return None
+            return None if reply.call_id in self._failed_ids else cause
+
+    def overdue(self) -> str | None:
+        """The cause when a call has waited for longer than it may."""
+        now = time.monotonic()
+        with self._lock:
+            for cause, since in self._strays.values():
+                if now - since > STRAY_DEADLINE_SECONDS:
+                    return cause
+            oldest = min((since for _, since in self._futures.values()), default=now)
+        if now - oldest > CALL_DEADLINE_SECONDS:
+            return f"{rank_title(OUTPUT_RANK)} did not answer a call within {CALL_DEADLINE_SECONDS:g} s"
+        return None
+
+
+def _settle(future: Future[Any], reply: Reply) -> None:
+    if isinstance(reply, CallFailed):
+        future.set_exception(WorkerStepError(reply.error))
+    else:
+        future.set_result(reply.output if isinstance(reply, Sampled) else None)

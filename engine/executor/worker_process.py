@@ -1,0 +1,168 @@
+"""The main of a worker process, one rank: `python -m vllm_obs.engine.executor.worker_process`."""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from vllm_obs.engine.child_main import Owner, run_child
+from vllm_obs.engine.child_pipe import READY
+from vllm_obs.engine.codec_arrays import Buffer
+from vllm_obs.engine.config import VllmConfig, from_wire
+from vllm_obs.engine.executor.commands import (
+    LOADED,
+    OUTPUT_RANK,
+    CallFailed,
+    Command,
+    Executed,
+    ExecuteModel,
+    InitializeCache,
+    Phases,
+    Reply,
+    Sampled,
+    SampleTokens,
+    decode,
+    encode,
+)
+from vllm_obs.engine.executor.shm_queue import ShmQueueReader, ShmQueueWriter
+from vllm_obs.engine.executor.shm_ring import QueueHandle
+from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.engine.wire import FrameEncoder
+
+IDLE_WAIT_SECONDS = 60.0
+REPLY_TIMEOUT_SECONDS = 10.0
+
+_logger = logging.getLogger(__name__)
+
+
+class RankWorker(Protocol):
+    """What this process drives: the real Worker, or a test's."""
+
+    def load_model(self) -> None:
+        """Read the weights."""
+
+    def kv_block_bytes(self) -> int:
+        """Bytes of one block."""
+
+    def available_kv_bytes(self) -> int:
+        """Bytes the cache may take."""
+
+    def initialize_cache(self, num_blocks: int) -> None:
+        """Allocate the cache."""
+
+    def warm_up(self) -> None:
+        """Run once."""
+
+    def execute_model(self, plan: StepPlan) -> None:
+        """Run the forward pass of a plan."""
+
+    def sample_tokens(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
+        """Sample the plan that ran last."""
+
+
+MakeWorker = Callable[[VllmConfig, int], RankWorker]
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """What the executor hands to one rank: the run's configuration and the two queues."""
+
+    config: VllmConfig
+    rank: int
+    plans: QueueHandle
+    replies: QueueHandle
+
+
+def make_worker(config: VllmConfig, rank: int) -> RankWorker:
+    """The real worker; loads torch."""
+    from vllm_obs.engine.worker.worker import Worker
+
+    return Worker(config, rank)
+
+
+def run_worker(owner: Owner, make_worker: MakeWorker = make_worker) -> None:
+    """Load the model, say LOADED, and serve commands until the owner orders the end (which needs no ceremony)."""
+    setup: WorkerSetup = from_wire(WorkerSetup, owner.configuration)
+    owner.on_stop(lambda: os._exit(0))
+    maybe_fault("worker_start")
+    phases: Phases = []
+    worker = _timed(phases, "import torch", lambda: make_worker(setup.config, setup.rank))
+    _timed(phases, "load weights", worker.load_model)
+    rank = WorkerRank(worker, setup, owner)
+    owner.say(LOADED, [worker.kv_block_bytes(), worker.available_kv_bytes(), phases])
+    rank.run()
+
+
+class WorkerRank:
+    """Takes commands in order, runs them on the worker, and replies (rank 0; the others only when one failed)."""
+
+    def __init__(self, worker: RankWorker, setup: WorkerSetup, owner: Owner) -> None:
+        self._worker = worker
+        self._owner = owner
+        self._is_output_rank = setup.rank == OUTPUT_RANK
+        self._plans = ShmQueueReader(setup.plans, setup.rank)
+        self._replies = ShmQueueWriter(setup.replies)
+        self._encoder = FrameEncoder()
+        self._failure = ""
+
+    def run(self) -> None:
+        """Serve for as long as the process lives. ShmQueueError or WireError when the queue is broken."""
+        while True:
+            frames = self._plans.read(IDLE_WAIT_SECONDS)
+            if frames is not None:
+                self._serve(frames)
+
+    def _serve(self, frames: list[Buffer]) -> None:
+        command = decode(frames)
+        if isinstance(command, InitializeCache):
+            self._initialize(command.num_blocks)
+        elif isinstance(command, ExecuteModel | SampleTokens):
+            reply = self._attempt(command)
+            if self._is_output_rank or isinstance(reply, CallFailed):
+                self._replies.write(encode(self._encoder, reply), REPLY_TIMEOUT_SECONDS)
+
+    def _initialize(self, num_blocks: int) -> None:
+        phases: Phases = []
+        _timed(phases, "kv cache", lambda: self._worker.initialize_cache(num_blocks))
+        _timed(phases, "warm-up", self._worker.warm_up)
+        self._owner.say(READY, phases)
+
+    def _attempt(self, command: Command) -> Reply:
+        try:
+            return self._call(command)
+        except MemoryError:
+            raise
+        except Exception as error:
+            _logger.exception("a call failed")
+            self._failure = f"{type(error).__name__}: {error}"
+            return CallFailed(_call_id(command), self._failure)
+
+    def _call(self, command: Command) -> Reply:
+        if isinstance(command, ExecuteModel):
+            self._failure = ""
+            maybe_fault("worker_step")
+            self._worker.execute_model(command.plan)
+            return Executed(command.call_id)
+        assert isinstance(command, SampleTokens)
+        if self._failure:
+            return CallFailed(command.call_id, self._failure)
+        return Sampled(command.call_id, self._worker.sample_tokens(command.masks))
+
+
+def _call_id(command: Any) -> int:
+    call_id: int = command.call_id
+    return call_id
+
+
+def _timed(phases: Phases, phase: str, act: Callable[[], Any]) -> Any:
+    begun_at = time.monotonic_ns()
+    result = act()
+    phases.append((phase, (time.monotonic_ns() - begun_at) / 1e9))
+    return result
+
+
+if __name__ == "__main__":
+    run_child(run_worker)
