@@ -87,7 +87,7 @@ class EngineCore:
                 raise RequestError(f"The engine holds {MAX_LIVE_REQUESTS} requests already.", reason="overloaded")
             self._bounds.check(request)
             taken = self.scheduler.add_request(request)
-            self._records.taken(taken, request.submitted_at, self._clock())
+            self._records.taken(taken, request, self._clock())
         except RequestError as error:
             self._reject(request, error.reason, str(error))
         except MemoryError:

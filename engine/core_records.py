@@ -1,7 +1,7 @@
 """Turns what the scheduler did into records: the facts that every view is made from."""
 
 from vllm_obs.engine.kv_cache import BlockEvents
-from vllm_obs.engine.messages import FinishReason
+from vllm_obs.engine.messages import EngineCoreRequest, FinishReason
 from vllm_obs.engine.request import Request
 from vllm_obs.engine.scheduler import Scheduler
 from vllm_obs.engine.step_answer import StepUpdate
@@ -27,17 +27,17 @@ class CoreRecords:
     def __init__(self, recorder: Recorder) -> None:
         self._record = recorder.record
 
-    def taken(self, request: Request, submitted_at: int, taken_at: int) -> None:
+    def taken(self, request: Request, message: EngineCoreRequest, taken_at: int) -> None:
         """A sequence was queued."""
         self._record(
             RequestTaken(
                 request_id=request.request_id,
                 client_index=request.client_index,
-                submitted_at=submitted_at,
+                submitted_at=message.submitted_at,
                 taken_at=taken_at,
                 num_prompt_tokens=request.num_prompt_tokens,
                 max_tokens=request.sampling.max_tokens,
-                priority=request.rank[0],
+                priority=message.priority,
             )
         )
 

@@ -1,5 +1,6 @@
 """Who makes room for whom: preemption, policies, aborts, and sequences too long for the cache."""
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -195,3 +196,28 @@ def test_an_id_may_come_again_after_its_abort() -> None:
     assert (step.plan.released_ids, step.plan.row_ids) == (["a"], ["a"])
     driver.run()
     assert driver.output_of("a") == expected_output([5, 6], 3)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_storm_of_preemptions_and_aborts_ends_with_progress_between_preemptions(policy: str) -> None:
+    draw = random.Random(7)
+    config = tiny_config(max_model_len=84, max_num_seqs=16, max_num_batched_tokens=32, policy=policy)
+    driver = SchedulerDriver(num_blocks=24, config=config)
+    for index in range(64):
+        prompt = [draw.randrange(900) for _ in range(draw.randrange(1, 40))]
+        driver.add(f"r{index}", prompt, max_tokens=draw.randrange(1, 40), priority=draw.randrange(3))
+
+    lengths_at_preemption: dict[str, list[int]] = {}
+    for _ in range(2000):
+        if not driver.scheduler.has_work():
+            break
+        for name in driver.step().decisions.preempted_ids:
+            lengths_at_preemption.setdefault(name, []).append(driver.requests[name].num_output_tokens)
+        if draw.random() < 0.05:
+            driver.abort(f"r{draw.randrange(64)}")
+
+    assert len(driver.ended) == 64
+    assert len(lengths_at_preemption) > 10
+    for lengths in lengths_at_preemption.values():
+        assert max(lengths.count(length) for length in lengths) <= 2, "preempted again and again without a token"
+    driver.check_idle()
