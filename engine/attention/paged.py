@@ -7,66 +7,67 @@ import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 
 from vllm_obs.engine.attention.step_indices import ChunkRow, DecodeGroup, StepIndices
 
-_QUERIES_AT_ONCE = 512
-"""Bounds the mask and the scores of a chunk over a long context."""
-
 
 @dataclass(frozen=True)
 class PagedAttention:
-    """Grouped-query attention of one layer. `window` is the sliding window in tokens, or None."""
+    """Grouped-query attention of one layer.
+
+    window: the sliding window in tokens, or None. dtype: what scores and sums are computed in (the softmax of a
+    decode step is in float32 whatever it is). output_dtype: what the result is handed on in.
+    """
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
     window: int | None
+    dtype: torch.dtype
+    output_dtype: torch.dtype
 
     def __call__(self, qkv: torch.Tensor, layer_cache: torch.Tensor, indices: StepIndices) -> torch.Tensor:
         """Write the step's keys and values, then attend.
 
-        qkv (T, (heads + 2 * kv_heads) * head_dim), rotated → (T, heads * head_dim).
+        qkv: (T, (heads + 2 * kv_heads) * head_dim), rotated, is used up → (T, heads * head_dim).
         """
+        # A block with room left is read to its end and masked, and masking cannot undo a NaN: a row that has gone
+        # wrong must not leave one behind for the block's next owner. Its own residual stream still tells.
+        qkv.nan_to_num_(0.0, 0.0, 0.0)
         num_query_values = self.num_heads * self.head_dim
         written = qkv[:, num_query_values:].reshape(-1, self.head_dim).to(layer_cache.dtype)
         layer_cache.view(-1, self.head_dim).index_copy_(0, indices.write, written)
-        queries = qkv[:, :num_query_values]
-        output = torch.empty_like(queries, memory_format=torch.contiguous_format)
+        queries = qkv[:, :num_query_values].to(self.dtype)
+        output = torch.empty(queries.shape, dtype=self.output_dtype, device=qkv.device)
         for group in indices.decodes:
-            self._decode(queries, layer_cache, group, output)
+            output[group.rows] = self._decode(queries[group.rows], layer_cache, group)
         for row in indices.chunks:
-            rows = slice(row.start, row.start + row.num_queries)
-            output[rows] = self._chunk(queries[rows], layer_cache, row)
+            self._chunk(queries, layer_cache, row, output)
         return output
 
     def _gathered(self, layer_cache: torch.Tensor, gather: torch.Tensor, num_rows: int) -> torch.Tensor:
-        """(2, num_rows * kv_heads, tokens, head_dim): keys and values of whole blocks."""
+        """Keys and values of whole blocks: (2, num_rows * kv_heads, tokens, head_dim)."""
         block_values = layer_cache.shape[-2] * self.head_dim
-        blocks = layer_cache.view(-1, block_values).index_select(0, gather)
+        blocks = layer_cache.view(-1, block_values).index_select(0, gather).to(self.dtype)
         return blocks.view(2, num_rows * self.num_kv_heads, -1, self.head_dim)
 
-    def _decode(
-        self, queries: torch.Tensor, layer_cache: torch.Tensor, group: DecodeGroup, output: torch.Tensor
-    ) -> None:
+    def _decode(self, queries: torch.Tensor, layer_cache: torch.Tensor, group: DecodeGroup) -> torch.Tensor:
+        """(B, heads * head_dim); the query heads that share a key head are the rows of one product."""
         keys, values = self._gathered(layer_cache, group.gather, group.num_rows)
-        rows = queries[: group.num_rows] if group.rows is None else queries.index_select(0, group.rows)
-        packed = rows.reshape(group.num_rows * self.num_kv_heads, -1, self.head_dim)
+        packed = queries.reshape(group.num_rows * self.num_kv_heads, -1, self.head_dim)
         scores = torch.baddbmm(group.mask, packed, keys.transpose(1, 2), alpha=self.head_dim**-0.5)
-        attended = torch.bmm(scores.softmax(-1), values).view(group.num_rows, -1)
-        if group.rows is None:
-            output[: group.num_rows] = attended
-        else:
-            output.index_copy_(0, group.rows, attended)
+        shares = scores.softmax(-1, dtype=torch.float32).to(self.dtype)
+        return torch.bmm(shares, values).view(group.num_rows, -1)
 
-    def _chunk(self, queries: torch.Tensor, layer_cache: torch.Tensor, row: ChunkRow) -> torch.Tensor:
-        keys, values = self._gathered(layer_cache, row.gather, 1)[:, None, :, : row.seq_len]
-        heads = queries.view(row.num_queries, self.num_heads, self.head_dim).transpose(0, 1)[None]
-        first = row.seq_len - row.num_queries
-        outputs = []
-        for start in range(0, row.num_queries, _QUERIES_AT_ONCE):
-            some = heads[:, :, start : start + _QUERIES_AT_ONCE]
-            position = first + start + torch.arange(some.shape[2], device=queries.device)[:, None]
-            key_position = torch.arange(row.seq_len, device=queries.device)
-            mask = key_position <= position
-            if self.window is not None:
-                mask &= key_position > position - self.window
-            outputs.append(F.scaled_dot_product_attention(some, keys, values, attn_mask=mask, enable_gqa=True))
-        return torch.cat(outputs, 2)[0].transpose(0, 1).reshape(row.num_queries, -1)
+    def _chunk(
+        self, queries: torch.Tensor, layer_cache: torch.Tensor, row: ChunkRow, output: torch.Tensor
+    ) -> None:
+        keys, values = self._gathered(layer_cache, row.gather, 1)[:, None]
+        for span in row.spans:
+            visible = slice(span.first_key, span.end_key)
+            attended = F.scaled_dot_product_attention(
+                queries[span.start : span.end].view(1, -1, self.num_heads, self.head_dim).transpose(1, 2),
+                keys[:, :, visible],
+                values[:, :, visible],
+                attn_mask=span.mask,
+                is_causal=span.mask is None,
+                enable_gqa=True,
+            )
+            output[span.start : span.end] = attended[0].transpose(0, 1).flatten(1)

@@ -1,39 +1,56 @@
 """Where one step's tokens go in the KV cache and what each row reads from it, computed once for all layers."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.attention.kv_cache import BlockedKVCache
+from vllm_obs.engine.attention.row_groups import group_rows
+
+_GATHERED_BYTES = {"cpu": 6 << 20, "cuda": 256 << 20}
+"""What a group of rows gathers in float32, at most: on a CPU it should stay in cache."""
+
+_QUERIES_AT_ONCE = 512
+"""How many queries of a chunk attend together; bounds the mask and, with it, memory at long contexts."""
 
 
-@dataclass
-class DecodeGroup:
+class DecodeGroup(NamedTuple):
     """Rows of one query token and similar lengths, attended to together.
 
-    rows: int64 (B,), or None when the group is every decode row in order.
+    rows: which decode rows, a slice or int64 (B,).
     gather: int64 (2 * B * kv_heads * blocks,) into the cache seen as (…, block_size * head_dim).
-    mask: float32 (B * kv_heads, 1, tokens), 0 or -inf.
+    mask: (B * kv_heads, 1, tokens), 0 or -inf.
     """
 
-    rows: torch.Tensor | None
+    rows: slice | torch.Tensor
     num_rows: int
     gather: torch.Tensor
     mask: torch.Tensor
 
 
-@dataclass
-class ChunkRow:
-    """A row of several query tokens: its place in the flat token axis, its length in the cache, and its gather."""
+class QuerySpan(NamedTuple):
+    """Some queries of a chunk: tokens `start` to `end` of the step, seeing keys `first_key` to `end_key`.
+
+    mask: (queries, keys), 0 or -inf; None where plain causal masking of a square says the same.
+    """
 
     start: int
-    num_queries: int
-    seq_len: int
+    end: int
+    first_key: int
+    end_key: int
+    mask: torch.Tensor | None
+
+
+class ChunkRow(NamedTuple):
+    """A row of several query tokens: the gather of its blocks, as in DecodeGroup, and its queries by spans."""
+
     gather: torch.Tensor
+    spans: list[QuerySpan]
 
 
-@dataclass
+@dataclass(frozen=True)
 class StepIndices:
     """One step's indices. write: int64 (T * 2 * kv_heads,) into the cache seen as (…, head_dim)."""
 
@@ -42,59 +59,88 @@ class StepIndices:
     chunks: list[ChunkRow]
 
 
-def step_indices(batch: AttentionBatch, cache: BlockedKVCache, window: int | None) -> StepIndices:
-    """Turn a step's block tables and slots into indices for that cache; `window` bounds how far back rows look."""
-    return StepIndices(
-        write=_write_index(batch.slot_mapping, cache),
-        decodes=_decode_groups(batch, cache, window),
-        chunks=_chunk_rows(batch, cache),
-    )
+class StepIndexer:
+    """Turns block tables and slots into indices for one cache.
 
+    `window` is how far back a row looks, in tokens, or None; masks are in `dtype`.
+    """
 
-def _write_index(slots: torch.Tensor, cache: BlockedKVCache) -> torch.Tensor:
-    blocks, offsets = slots // cache.block_size, slots % cache.block_size
-    heads = torch.arange(2 * cache.num_kv_heads, device=slots.device)
-    rows = blocks[:, None] * (2 * cache.num_kv_heads) + heads
-    return (rows * cache.block_size + offsets[:, None]).reshape(-1)
+    def __init__(self, batch: AttentionBatch, cache: BlockedKVCache, dtype: torch.dtype) -> None:
+        self._batch = batch
+        self._cache = cache
+        self._dtype = dtype
+        self._device = batch.block_tables.device
+        parts = torch.arange(2 * cache.num_kv_heads, device=self._device)
+        self._parts = parts.view(2, 1, -1, 1)
 
+    def indices(self, window: int | None) -> StepIndices:
+        """All of them, for layers with that window."""
+        return StepIndices(self._write_index(), self._decode_groups(window), self._chunk_rows(window))
 
-def _gather_index(tables: torch.Tensor, cache: BlockedKVCache) -> torch.Tensor:
-    """From block tables (B, n) to rows in the order keys or values, B, head, n."""
-    parts = torch.arange(2, device=tables.device).view(2, 1, 1, 1) * cache.num_kv_heads
-    heads = torch.arange(cache.num_kv_heads, device=tables.device).view(1, 1, -1, 1)
-    return (tables[None, :, None, :] * (2 * cache.num_kv_heads) + parts + heads).reshape(-1)
+    def _write_index(self) -> torch.Tensor:
+        size = self._cache.block_size
+        slots = self._batch.slot_mapping[:, None]
+        rows = (slots // size) * self._parts.numel() + self._parts.view(-1)
+        return (rows * size + slots % size).reshape(-1)
 
+    def _gather_index(self, tables: torch.Tensor) -> torch.Tensor:
+        """From block tables (B, n) to cache rows in the order keys or values, B, head, n."""
+        return (tables[None, :, None, :] * self._parts.numel() + self._parts).reshape(-1)
 
-def _decode_groups(batch: AttentionBatch, cache: BlockedKVCache, window: int | None) -> list[DecodeGroup]:
-    lengths = batch.seq_lens[: batch.num_decodes]
-    if not lengths:
-        return []
-    return [_decode_group(batch, cache, list(range(len(lengths))), window)]
+    def _num_blocks(self, row: int) -> int:
+        return -(-self._batch.seq_lens[row] // self._cache.block_size)
 
+    def _decode_groups(self, window: int | None) -> list[DecodeGroup]:
+        cache = self._cache
+        block_bytes = 2 * cache.num_kv_heads * cache.block_size * cache.head_dim * 4
+        budget = _GATHERED_BYTES[self._device.type] // block_bytes
+        sizes = [self._num_blocks(row) for row in range(self._batch.num_decodes)]
+        return [self._decode_group(rows, window) for rows in group_rows(sizes, budget)]
 
-def _decode_group(
-    batch: AttentionBatch, cache: BlockedKVCache, rows: list[int], window: int | None
-) -> DecodeGroup:
-    device = batch.block_tables.device
-    lengths = torch.tensor([batch.seq_lens[row] for row in rows], device=device)
-    num_blocks = -(-int(lengths.max()) // cache.block_size)
-    everyone = len(rows) == batch.num_decodes
-    selected = None if everyone else torch.tensor(rows, device=device)
-    tables = batch.block_tables[: batch.num_decodes] if selected is None else batch.block_tables[selected]
-    position = torch.arange(num_blocks * cache.block_size, device=device)
-    hidden = position >= lengths[:, None]
-    if window is not None:
-        hidden |= position < lengths[:, None] - window
-    mask = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -torch.inf)
-    mask = mask.repeat_interleave(cache.num_kv_heads, dim=0).unsqueeze(1)
-    return DecodeGroup(selected, len(rows), _gather_index(tables[:, :num_blocks], cache), mask)
+    def _decode_group(self, rows: range | list[int], window: int | None) -> DecodeGroup:
+        chosen = (
+            slice(rows.start, rows.stop) if isinstance(rows, range) else torch.tensor(rows, device=self._device)
+        )
+        lengths = torch.tensor([self._batch.seq_lens[row] for row in rows], device=self._device)[:, None]
+        num_blocks = max(self._num_blocks(row) for row in rows)
+        keys = torch.arange(num_blocks * self._cache.block_size, device=self._device)
+        hidden = keys >= lengths
+        if window is not None:
+            hidden |= keys < lengths - window
+        mask = self._mask(hidden).repeat_interleave(self._cache.num_kv_heads, dim=0).unsqueeze(1)
+        gather = self._gather_index(self._batch.block_tables[chosen, :num_blocks])
+        return DecodeGroup(chosen, len(rows), gather, mask)
 
+    def _mask(self, hidden: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=self._device)
+        return mask.masked_fill_(hidden, -torch.inf)
 
-def _chunk_rows(batch: AttentionBatch, cache: BlockedKVCache) -> list[ChunkRow]:
-    start, rows = batch.num_decodes, []
-    for row in range(batch.num_decodes, len(batch.query_lens)):
-        num_blocks = -(-batch.seq_lens[row] // cache.block_size)
-        gather = _gather_index(batch.block_tables[row : row + 1, :num_blocks], cache)
-        rows.append(ChunkRow(start, batch.query_lens[row], batch.seq_lens[row], gather))
-        start += batch.query_lens[row]
-    return rows
+    def _chunk_rows(self, window: int | None) -> list[ChunkRow]:
+        start, rows = self._batch.num_decodes, []
+        for row in range(self._batch.num_decodes, len(self._batch.query_lens)):
+            gather = self._gather_index(self._batch.block_tables[row : row + 1, : self._num_blocks(row)])
+            rows.append(ChunkRow(gather, self._query_spans(row, start, window)))
+            start += self._batch.query_lens[row]
+        return rows
+
+    def _query_spans(self, row: int, start: int, window: int | None) -> list[QuerySpan]:
+        num_queries, seq_len = self._batch.query_lens[row], self._batch.seq_lens[row]
+        num_cached = seq_len - num_queries
+        spans = []
+        for first in range(0, num_queries, _QUERIES_AT_ONCE):
+            last = min(first + _QUERIES_AT_ONCE, num_queries)
+            end_key = num_cached + last
+            first_key = 0 if window is None else max(0, num_cached + first - window + 1)
+            square = num_cached + first == 0 and (window is None or window >= end_key)
+            mask = None if square else self._causal_mask(num_cached + first, first_key, end_key, window)
+            spans.append(QuerySpan(start + first, start + last, first_key, end_key, mask))
+        return spans
+
+    def _causal_mask(self, first_query: int, first_key: int, end_key: int, window: int | None) -> torch.Tensor:
+        """For the queries from position `first_query` to the end of the keys."""
+        queries = torch.arange(first_query, end_key, device=self._device)[:, None]
+        keys = torch.arange(first_key, end_key, device=self._device)
+        hidden = keys > queries
+        if window is not None:
+            hidden |= keys <= queries - window
+        return self._mask(hidden)

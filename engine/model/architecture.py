@@ -9,8 +9,10 @@ def check_architecture(architecture: ModelArchitecture, place: str) -> None:
     heads, kv_heads, head_dim = architecture.num_heads, architecture.num_kv_heads, architecture.head_dim
     if heads % kv_heads:
         raise ConfigError(f"{place}: {heads} attention heads cannot share {kv_heads} key-value heads evenly")
-    if head_dim % 2:
-        raise ConfigError(f"{place}: head size {head_dim} is odd; rotary embedding needs pairs")
+    if head_dim % 2 or head_dim < 4:
+        raise ConfigError(
+            f"{place}: head size {head_dim} is not supported; rotary embedding needs pairs, 4 at least"
+        )
     _check_rope_scaling(architecture, place)
 
 

@@ -7,11 +7,12 @@ import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.attention.kv_cache import BlockedKVCache
-from vllm_obs.engine.attention.step_indices import StepIndices, step_indices
+from vllm_obs.engine.attention.step_indices import StepIndexer, StepIndices
 from vllm_obs.engine.config import ModelArchitecture
 from vllm_obs.engine.model.interface import PagedKVCache
 from vllm_obs.engine.model.layers import DecoderLayer, RMSNorm
 from vllm_obs.engine.model.linear import Linear
+from vllm_obs.engine.model.numerics import Numerics
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Decoder:
     """A DecoderModel. `rotations` is complex64 (max_model_len, head_dim / 2)."""
 
     architecture: ModelArchitecture
-    cache_dtype: torch.dtype
+    numerics: Numerics
     embedding: torch.Tensor
     rotations: torch.Tensor
     layers: list[DecoderLayer]
@@ -29,12 +30,12 @@ class Decoder:
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """A zeroed cache of `num_blocks` blocks for all layers."""
         shape = (num_blocks, self.architecture.num_kv_heads, block_size, self.architecture.head_dim)
-        return BlockedKVCache(shape, len(self.layers), self.cache_dtype, self.embedding.device)
+        return BlockedKVCache(shape, len(self.layers), self.numerics.dtype, self.numerics.device)
 
     def kv_block_bytes(self, block_size: int) -> int:
         """Bytes that one block takes over all layers."""
         numbers = 2 * self.architecture.num_kv_heads * block_size * self.architecture.head_dim
-        return numbers * self.cache_dtype.itemsize * len(self.layers)
+        return numbers * self.numerics.dtype.itemsize * len(self.layers)
 
     @torch.inference_mode()
     def forward(
@@ -51,7 +52,8 @@ class Decoder:
             if number == last:  # from here on only the rows that are asked for matter
                 residual = residual.index_select(0, batch.logits_indices)
                 attended = attended.index_select(0, batch.logits_indices)
-            residual = layer.finish(residual, attended)
+            if len(residual):
+                residual = layer.finish(residual, attended)
         return self.final_norm(residual)
 
     @torch.inference_mode()
@@ -61,5 +63,6 @@ class Decoder:
 
     def _indices(self, batch: AttentionBatch, cache: BlockedKVCache) -> dict[int | None, StepIndices]:
         """The step's indices for each sliding window that some layer has."""
+        indexer = StepIndexer(batch, cache, self.numerics.attention)
         windows = {layer.attention.window for layer in self.layers}
-        return {window: step_indices(batch, cache, window) for window in windows}
+        return {window: indexer.indices(window) for window in windows}

@@ -8,11 +8,14 @@ from gguf.quants import dequantize
 
 from vllm_obs.engine.config import ModelArchitecture
 from vllm_obs.engine.model.gguf_file import GGUFFile
+from vllm_obs.engine.model.matrix import GROUP_SIZE, FourBit, Matrix
 from vllm_obs.engine.model.source import gguf_shapes
 from vllm_obs.engine.model.tensor_names import Shape, gguf_name
 
 _BLOCKS_AT_ONCE = 4096
 """Few enough for the intermediate arrays to stay in cache, many enough for the library's calls to cost little."""
+
+Bytes = npt.NDArray[np.uint8]
 
 
 class GGUFWeights:
@@ -26,11 +29,18 @@ class GGUFWeights:
         return gguf_shapes(self._file, self._architecture)
 
     def read(self, name: str) -> torch.Tensor:
+        return self.read_matrix(name).values
+
+    def read_matrix(self, name: str) -> Matrix:
         tensor = self._file.tensors[gguf_name(name)]
         raw = self._unpermuted(name, self._file.raw(tensor.name))
-        return torch.from_numpy(dequantised(raw, tensor.block_type.name).reshape(tensor.shape))
+        type_name = tensor.block_type.name
+        if type_name in ("Q4_0", "Q4_1") and len(tensor.shape) == 2:
+            four_bit = four_bit_codes(raw, type_name)
+            return Matrix(four_bit.values(), four_bit)
+        return Matrix(torch.from_numpy(dequantised(raw, type_name).reshape(tensor.shape)))
 
-    def _unpermuted(self, name: str, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def _unpermuted(self, name: str, raw: Bytes) -> Bytes:
         """Query and key rows of llama files are stored in interleaved rotary order: put the halves apart again."""
         if not self._architecture.name.startswith(("Llama", "Mistral")):
             return raw
@@ -42,7 +52,7 @@ class GGUFWeights:
         return raw
 
 
-def dequantised(raw: npt.NDArray[np.uint8], type_name: str) -> npt.NDArray[np.float32]:
+def dequantised(raw: Bytes, type_name: str) -> npt.NDArray[np.float32]:
     """The float32 values, flat, of a tensor's bytes in the GGUF type of that name."""
     kind = GGMLQuantizationType[type_name]
     flat = raw.reshape(-1)
@@ -56,3 +66,25 @@ def dequantised(raw: npt.NDArray[np.uint8], type_name: str) -> npt.NDArray[np.fl
         at = start // num_bytes * num_elements
         values[at : at + chunk.size] = chunk.reshape(-1)
     return values
+
+
+def four_bit_codes(raw: Bytes, type_name: str) -> FourBit:
+    """The codes of a matrix in Q4_0 or Q4_1, (rows, bytes per row), as they are stored.
+
+    A block is a float16 scale, in Q4_1 a float16 offset (in Q4_0 it is -8 scales), and 16 bytes: the low halves
+    are the first 16 codes, the high halves the other 16.
+    """
+    num_halves = 2 if type_name == "Q4_1" else 1
+    blocks = raw.reshape(raw.shape[0], -1, 2 * num_halves + GROUP_SIZE // 2)
+    parameters = blocks[:, :, : 2 * num_halves].copy().view(np.float16).astype(np.float32)
+    packed = blocks[:, :, 2 * num_halves :]
+    codes = np.empty((*blocks.shape[:2], 2, GROUP_SIZE // 2), np.uint8)
+    np.bitwise_and(packed, 15, out=codes[:, :, 0])
+    np.right_shift(packed, 4, out=codes[:, :, 1])
+    scales = parameters[:, :, 0]
+    offsets = parameters[:, :, 1] if num_halves == 2 else -8 * scales
+    return FourBit(
+        codes=torch.from_numpy(codes.reshape(raw.shape[0], -1)),
+        scales=torch.from_numpy(np.ascontiguousarray(scales)),
+        offsets=torch.from_numpy(np.ascontiguousarray(offsets)),
+    )

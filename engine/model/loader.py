@@ -1,5 +1,6 @@
 """From a configuration to a decoder with its weights in place."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,39 +10,42 @@ from vllm_obs.engine.config import ModelArchitecture, VllmConfig
 from vllm_obs.engine.model.decoder import Decoder
 from vllm_obs.engine.model.interface import DecoderModel
 from vllm_obs.engine.model.layers import DecoderLayer, RMSNorm
-from vllm_obs.engine.model.linear import Linear, PlainLinear
+from vllm_obs.engine.model.linear import Linear
+from vllm_obs.engine.model.matrix import Matrix, stacked
+from vllm_obs.engine.model.numerics import Numerics, choose_numerics
 from vllm_obs.engine.model.rope import interleaved_order, rotation_table
-from vllm_obs.engine.model.tensor_names import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
+from vllm_obs.engine.model.tensor_names import EMBEDDING, FINAL_NORM, LM_HEAD, expected_tensors, layer_prefix
 from vllm_obs.engine.model.weights import Weights, open_weights
 
 
 def load_model(config: VllmConfig) -> DecoderModel:
     """The decoder a configuration names, on its device. ConfigError when its files do not hold it."""
     model = config.model
-    builder = _Builder(
-        model.architecture, open_weights(model), getattr(torch, model.dtype), torch.device(model.device)
-    )
+    num_parameters = sum(math.prod(shape) for _, shape in expected_tensors(model.architecture))
+    numerics = choose_numerics(getattr(torch, model.dtype), torch.device(model.device), num_parameters)
+    builder = _Builder(model.architecture, open_weights(model), numerics)
     return builder.decoder(model.max_model_len)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Builder:
+    """Puts tensors together as the layers want them: merged matrices, rotary pairs side by side."""
+
     architecture: ModelArchitecture
     weights: Weights
-    dtype: torch.dtype
-    device: torch.device
+    numerics: Numerics
 
     def decoder(self, max_model_len: int) -> Decoder:
-        embedding = self._read(EMBEDDING)
-        head = embedding if self.architecture.tie_word_embeddings else self._read(LM_HEAD)
+        embedding = self.weights.read_matrix(EMBEDDING)
+        head = embedding if self.architecture.tie_word_embeddings else self.weights.read_matrix(LM_HEAD)
         return Decoder(
             architecture=self.architecture,
-            cache_dtype=self.dtype,
-            embedding=embedding,
-            rotations=rotation_table(self.architecture, max_model_len).to(self.device),
+            numerics=self.numerics,
+            embedding=self.numerics.placed(embedding.values),
+            rotations=rotation_table(self.architecture, max_model_len).to(self.numerics.device),
             layers=[self._layer(number) for number in range(self.architecture.num_layers)],
             final_norm=self._norm(FINAL_NORM),
-            lm_head=PlainLinear(head),
+            lm_head=self.numerics.linear(head, None),
         )
 
     def _layer(self, number: int) -> DecoderLayer:
@@ -59,46 +63,43 @@ class _Builder:
         )
 
     def _attention(self, number: int) -> PagedAttention:
-        shape = self.architecture
-        window = None if number in shape.full_attention_layers else shape.sliding_window
-        return PagedAttention(shape.num_heads, shape.num_kv_heads, shape.head_dim, window)
-
-    def _read(self, name: str) -> torch.Tensor:
-        return self.weights.read(name).to(self.dtype).to(self.device)
+        shape, numerics = self.architecture, self.numerics
+        return PagedAttention(
+            num_heads=shape.num_heads,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            window=None if number in shape.full_attention_layers else shape.sliding_window,
+            dtype=numerics.attention,
+            output_dtype=numerics.activations,
+        )
 
     def _norm(self, name: str) -> RMSNorm:
-        weight = self.weights.read(name).float().to(self.device)
-        return RMSNorm(weight, self.architecture.rms_norm_eps)
+        weight = self.weights.read(name).to(self.numerics.device)
+        return RMSNorm(weight, self.architecture.rms_norm_eps, self.numerics.activations)
 
     def _head_norm(self, name: str) -> RMSNorm | None:
         if not self.architecture.qk_norm:
             return None
-        norm = self._norm(name)
-        return RMSNorm(norm.weight[interleaved_order(1, self.architecture.head_dim)], norm.eps)
+        weight = self.weights.read(name)[interleaved_order(1, self.architecture.head_dim)]
+        return RMSNorm(weight.to(self.numerics.device), self.architecture.rms_norm_eps, torch.float32)
 
     def _qkv(self, prefix: str) -> Linear:
         """Queries, keys and values in one matrix, query and key rows in interleaved rotary order."""
         shape = self.architecture
-        orders = [
-            interleaved_order(shape.num_heads, shape.head_dim),
-            interleaved_order(shape.num_kv_heads, shape.head_dim),
-            torch.arange(shape.num_kv_heads * shape.head_dim),
-        ]
-        return self._linear(
-            [prefix + part for part in ("q_proj", "k_proj", "v_proj")],
-            torch.cat([order + sum(map(len, orders[:place])) for place, order in enumerate(orders)]),
-        )
+        rotary = interleaved_order(shape.num_heads + shape.num_kv_heads, shape.head_dim)
+        num_values = shape.num_kv_heads * shape.head_dim
+        order = torch.cat((rotary, torch.arange(len(rotary), len(rotary) + num_values)))
+        return self._linear([prefix + part for part in ("q_proj", "k_proj", "v_proj")], order)
 
     def _linear(self, parts: list[str], order: torch.Tensor | None = None) -> Linear:
-        """The matrices of these names one above the other (with their biases), rows in `order`."""
-        weight = torch.cat([self._read(part + ".weight") for part in parts])
-        bias = self._bias(parts)
-        if order is not None:
-            weight, bias = weight[order], None if bias is None else bias[order]
-        return PlainLinear(weight, bias)
+        """The matrices of these names one above the other, with their biases, rows in `order`."""
+        matrix = stacked([self.weights.read_matrix(part + ".weight") for part in parts], order)
+        return self.numerics.linear(matrix, self._bias([part + ".bias" for part in parts], order))
 
-    def _bias(self, parts: list[str]) -> torch.Tensor | None:
+    def _bias(self, names: list[str], order: torch.Tensor | None) -> torch.Tensor | None:
+        """Float32; None where the model has none."""
         shapes = self.weights.shapes()
-        if not all(part + ".bias" in shapes for part in parts):
+        if any(name not in shapes for name in names):
             return None
-        return torch.cat([self._read(part + ".bias") for part in parts])
+        biases = [Matrix(self.weights.read(name).float()) for name in names]
+        return stacked(biases, order).values.to(self.numerics.device)

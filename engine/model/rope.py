@@ -48,7 +48,7 @@ def _scaled_frequencies(architecture: ModelArchitecture, num_positions: int) -> 
 
 def _frequencies(base: float, head_dim: int) -> torch.Tensor:
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
-    return torch.pow(base, -exponents)
+    return torch.exp(-exponents * math.log(base))
 
 
 def _original_length(architecture: ModelArchitecture, scaling: dict[str, Any]) -> int:
@@ -63,10 +63,10 @@ def _dynamic_base(architecture: ModelArchitecture, scaling: dict[str, Any], num_
 
 def _llama3(frequencies: torch.Tensor, scaling: dict[str, Any]) -> torch.Tensor:
     """Llama 3.1's scaling: long wavelengths are stretched, short ones kept, those between blended."""
-    turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    turns = frequencies * float(scaling["original_max_position_embeddings"]) / (2 * math.pi)
+    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
     kept = ((turns - low) / (high - low)).clamp(0, 1)
-    return frequencies * (kept + (1 - kept) / scaling["factor"])
+    return frequencies * (kept + (1 - kept) / float(scaling["factor"]))
 
 
 def _yarn(architecture: ModelArchitecture, scaling: dict[str, Any]) -> tuple[torch.Tensor, float]:

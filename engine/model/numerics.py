@@ -1,0 +1,75 @@
+"""In which numbers a model computes on this machine, and how its matrix products are done there."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+import torch
+
+from vllm_obs.engine.model.linear import FourBitLinear, Linear, PackedLinear, PlainLinear, RowsLinear
+from vllm_obs.engine.model.matrix import FourBit, Matrix
+
+Method = Literal["plain", "packed", "by_rows"]
+
+_FOUR_BIT_ROWS = {True: 4, False: 8}
+"""Up to how many rows the four-bit product is the fastest, by whether the CPU multiplies bfloat16 itself."""
+
+_MAX_SHARE_OF_MEMORY = 0.5
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """Chosen once for a model.
+
+    dtype: what was asked for; the KV cache and the embedding are held in it. The residual stream is float32.
+    activations: what passes between the operations of a layer. attention: what scores and sums are computed in.
+    method: plain F.linear; packed oneDNN; or by_rows: few rows read few bytes, more use packed float32.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    activations: torch.dtype
+    attention: torch.dtype
+    method: Method
+
+    def linear(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
+        """The matrix product done the fastest way here."""
+        if self.method == "plain":
+            return PlainLinear(self.placed(matrix.values), None if bias is None else self.placed(bias))
+        if self.method == "packed":
+            return self._with_four_bit(PackedLinear(self.placed(matrix.values), bias), matrix.four_bit, bias)
+        many = PackedLinear(matrix.values.float(), bias)
+        if matrix.four_bit is None:
+            return RowsLinear(PlainLinear(self.placed(matrix.values), bias), many, max_few=1)
+        return self._with_four_bit(many, matrix.four_bit, bias)
+
+    def placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor in the model's dtype on its device."""
+        return tensor.to(self.dtype).to(self.device)
+
+    def _with_four_bit(self, many: Linear, codes: FourBit | None, bias: torch.Tensor | None) -> Linear:
+        if self.dtype != torch.bfloat16 or codes is None or codes.codes.shape[0] % 16:
+            return many
+        max_few = _FOUR_BIT_ROWS[self.method == "packed"]
+        return RowsLinear(FourBitLinear(codes, bias), many, max_few)
+
+
+def choose_numerics(dtype: torch.dtype, device: torch.device, num_parameters: int) -> Numerics:
+    """The numbers and methods for a model of that size.
+
+    A CPU without bfloat16 instructions is slow at bfloat16 products of more than one row: there the weights are
+    also held in float32, where memory allows.
+    """
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return Numerics(device, dtype, activations=dtype, attention=dtype, method="plain")
+    if dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies_bfloat16()):
+        return Numerics(device, dtype, activations=dtype, attention=dtype, method="packed")
+    if 4 * num_parameters > _MAX_SHARE_OF_MEMORY * psutil.virtual_memory().available:
+        return Numerics(device, dtype, activations=dtype, attention=torch.float32, method="plain")
+    return Numerics(device, dtype, activations=torch.float32, attention=torch.float32, method="by_rows")
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions for bfloat16 products."""
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
