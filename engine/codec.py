@@ -14,8 +14,6 @@ from vllm_obs.engine.codec_plain import WireError, read_plain
 Reader = Callable[[Any, ArrayReader], Any]
 Writer = Callable[[Any], Any]
 
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-
 
 class Codec(NamedTuple):
     """How one type travels. `write` makes it ready for msgpack; `read` checks it or raises WireError."""
@@ -135,12 +133,6 @@ def _as_is(value: Any) -> Any:
     return value
 
 
-def _read_int(value: Any, _: ArrayReader) -> int:
-    if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
-        raise WireError("type", "expected an int of 64 bits")
-    return value
-
-
 def _read_float(value: Any, _: ArrayReader) -> float:
     if type(value) not in (float, int) or not isfinite(value):
         raise WireError("type", "expected a finite number")
@@ -164,7 +156,7 @@ def _read_strings(value: Any, _: ArrayReader) -> list[str]:
 
 _CODECS: dict[type[Any], list[Codec]] = {}
 _LEAVES: dict[Any, Codec] = {
-    int: Codec(_as_is, _read_int),
+    int: _exactly(int),
     float: Codec(_as_is, _read_float),
     str: _exactly(str),
     bytes: _exactly(bytes),

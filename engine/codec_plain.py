@@ -10,7 +10,7 @@ from vllm_obs.engine.errors import VllmObsError
 WireReason = Literal["parts", "decode", "version", "type", "size"]
 """Why a message was refused: wrong frames, not msgpack, another version, wrong fields, over a limit."""
 
-MAX_ITEMS = 1 << 18
+MAX_ITEMS = 1 << 16
 """Entries of one list or map."""
 MAX_TEXT_BYTES = 1 << 20
 """Bytes of one string."""

@@ -17,7 +17,7 @@ from vllm_obs.engine.config import VllmConfig, to_wire
 from vllm_obs.engine.errors import EngineDeadError, StartupError
 from vllm_obs.engine.messages import EngineCoreOutputs, EngineFacts
 from vllm_obs.engine.run_dir import RunDirectory
-from vllm_obs.engine.sockets import make_socket, receive_frames, send_frames, socket_endpoint
+from vllm_obs.engine.sockets import bind, make_socket, receive_frames, send_frames, socket_endpoint
 from vllm_obs.engine.wire import HELLO, Hello, decode_as, decode_outputs
 from vllm_obs.telemetry.recorder import Recorder
 from vllm_obs.telemetry.records import FrameDropped
@@ -58,7 +58,7 @@ class EngineLink:
         names = [f"{kind}{self.client_index}-{self.config.generation}" for kind in ("in", "out")]
         endpoints = [socket_endpoint(self.config.run_dir, name) for name in names]
         for socket, endpoint in zip((self._requests, self.outputs), endpoints, strict=True):
-            socket.bind(endpoint)
+            bind(socket, endpoint)
         configuration = {"config": to_wire(self.config), "engine_index": 0, "clients": [endpoints]}
         return spawn(module, "EngineCore_DP0", configuration)
 

@@ -56,6 +56,14 @@ def socket_endpoint(run_dir: str, name: str) -> str:
     return f"ipc://{path}"
 
 
+def bind(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
+    """Bind, or ConfigError with the system's reason."""
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        raise ConfigError(f"cannot listen on {endpoint}: {error.strerror}") from None
+
+
 def receive_frames(socket: "zmq.Socket[bytes]", flags: int = 0) -> list[bytes]:
     """The next message's frames. A message of more frames than any of ours is read to its end and refused.
 

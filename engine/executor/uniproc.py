@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.executor.interface import KVCapacity
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.engine.worker.threads import limit_spinning
 from vllm_obs.telemetry.recorder import Recorder
 from vllm_obs.telemetry.records import ProcessPhase, WorkerStep
 
@@ -65,6 +66,7 @@ class UniprocExecutor:
             self._worker.shutdown()
 
     def _make_worker(self) -> "Worker":
+        limit_spinning()
         # Imported here, so that the import of torch is a phase of start-up and costs only who runs a model.
         from vllm_obs.engine.worker.worker import Worker
 
