@@ -31,6 +31,7 @@ from vllm_obs.engine.executor.shm_ring import QueueHandle
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
 from vllm_obs.engine.wire import FrameEncoder
+from vllm_obs.engine.worker.threads import limit_spinning
 
 IDLE_WAIT_SECONDS = 60.0
 REPLY_TIMEOUT_SECONDS = 10.0
@@ -78,6 +79,7 @@ class WorkerSetup:
 
 def make_worker(config: VllmConfig, rank: int) -> RankWorker:
     """The real worker; loads torch."""
+    limit_spinning()
     from vllm_obs.engine.worker.worker import Worker
 
     return Worker(config, rank)
