@@ -1,0 +1,211 @@
+"""Children: started with their configuration, watched, named when they die, and never left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from vllm_obs.engine.child import EXIT_OUT_OF_MEMORY, Child, describe_exit, spawn
+from vllm_obs.engine.child_pipe import READY, read_message, write_message
+from vllm_obs.engine.errors import ConfigError, StartupError
+
+pytestmark = pytest.mark.usefixtures("child_modules")
+
+START_SECONDS = 30.0
+TITLE = "EngineCore_DP0"
+
+
+@contextmanager
+def child_that(behaviour: str, **configuration: Any) -> Iterator[Child]:
+    child = spawn("fake_child", TITLE, {"behaviour": behaviour, **configuration})
+    try:
+        yield child
+    finally:
+        child.stop(0.0)
+
+
+def gone(pid: int, seconds: float) -> bool:
+    """Whether the process ended within that time; a zombie has ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_child_has_its_configuration_title_and_place() -> None:
+    with child_that("serve", number=7, nested={"a": [1, None, "é"]}) as child:
+        facts = child.wait_for(READY, START_SECONDS)
+        assert facts["configuration"] == {"behaviour": "serve", "number": 7, "nested": {"a": [1, None, "é"]}}
+        assert facts["pid"] == child.pid
+        assert facts["title"] == f"vllm-obs::{TITLE}"[:15]
+        assert facts["session"] == os.getsid(0)
+        assert facts["ignores"] == [1, 1]
+
+
+def test_a_child_inherits_two_pipes_and_nothing_else() -> None:
+    with child_that("serve") as first, child_that("serve") as second:
+        num_fds = [len(child.wait_for(READY, START_SECONDS)["fds"]) for child in (first, second)]
+        assert num_fds[0] == num_fds[1] <= 6
+
+
+def test_an_unrelated_grandchild_inherits_no_pipe() -> None:
+    with child_that("unrelated child") as child:
+        pid = child.wait_for(READY, START_SECONDS)
+        try:
+            assert {path.name for path in Path(f"/proc/{pid}/fd").iterdir()} == {"0", "1", "2"}
+        finally:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_ctrl_c_and_sigterm_do_not_end_a_child_even_while_it_starts() -> None:
+    with child_that("serve") as child:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(child.pid, number)
+        child.wait_for(READY, START_SECONDS)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(child.pid, number)
+        assert not child.wait(0.3)
+
+
+def test_a_child_ends_by_order_with_code_0() -> None:
+    with child_that("serve") as child:
+        child.wait_for(READY, START_SECONDS)
+        child.stop(START_SECONDS)
+        assert child.exit_code == 0
+        assert child.exit_cause == f"{TITLE} exited with code 0"
+
+
+def test_a_child_that_ignores_the_order_is_killed_after_the_bound() -> None:
+    with child_that("deaf") as child:
+        child.wait_for(READY, START_SECONDS)
+        child.stop(0.2)
+        assert child.exit_code == -signal.SIGKILL
+
+
+def test_stopping_twice_closes_everything_once() -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with child_that("leave") as child:
+        child.wait(START_SECONDS)
+        child.stop()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert not [thread for thread in threading.enumerate() if thread.name == f"watch {TITLE}"]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "error", "code", "words"),
+    [
+        ("config error", ConfigError, 78, "^there is no such model$"),
+        ("error", StartupError, 70, "^KeyError: 'x'$"),
+        ("out of memory", StartupError, EXIT_OUT_OF_MEMORY, "^out of memory$"),
+        ("leave", StartupError, 70, f"^{TITLE} exited with code 0$"),
+    ],
+)
+def test_a_child_that_fails_to_start_says_why(behaviour: str, error: type[Any], code: int, words: str) -> None:
+    with child_that(behaviour) as child:
+        with pytest.raises(error, match=words) as failure:
+            child.wait_for(READY, START_SECONDS)
+        assert failure.value.exit_code == code
+        assert child.wait(START_SECONDS)
+        assert child.exit_code == (0 if behaviour == "leave" else code)
+
+
+def test_a_child_that_is_killed_while_it_starts_is_seen_and_named() -> None:
+    with child_that("silent") as child:
+        threading.Timer(0.2, os.kill, (child.pid, signal.SIGKILL)).start()
+        with pytest.raises(StartupError, match=f"{TITLE} was killed by SIGKILL"):
+            child.wait_for(READY, START_SECONDS)
+
+
+def test_waiting_for_a_silent_child_has_a_deadline() -> None:
+    with child_that("silent") as child, pytest.raises(StartupError, match=r"did not say READY within 0.2 s"):
+        child.wait_for(READY, 0.2)
+
+
+def test_the_death_of_a_thread_is_the_death_of_its_process_with_its_cause() -> None:
+    with child_that("thread dies") as child:
+        assert child.wait(START_SECONDS)
+        assert child.exit_code == 70
+        assert child.exit_cause is not None
+        assert child.exit_cause.endswith("exited with code 70: the reader thread died: ValueError: bad luck")
+
+
+def test_death_is_seen_within_a_second_and_told_once() -> None:
+    with child_that("serve") as child:
+        causes: list[str] = []
+        seen = threading.Event()
+        child.on_exit(lambda cause: (causes.append(cause), seen.set()))
+        child.wait_for(READY, START_SECONDS)
+        os.kill(child.pid, signal.SIGKILL)
+        assert seen.wait(3.0)
+        child.on_exit(causes.append)
+        assert causes == [f"{TITLE} was killed by SIGKILL"] * 2
+
+
+def test_a_child_and_its_own_end_when_its_owner_is_killed() -> None:
+    script = (
+        "from vllm_obs.engine.child import spawn\n"
+        "import time\n"
+        "child = spawn('fake_child', 'EngineCore_DP0', {'behaviour': 'own child'})\n"
+        "print(*child.wait_for('READY', 30), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    with owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        owner.kill()
+        assert len(pids) == 2
+        assert all(gone(pid, 6.0) for pid in pids)
+
+
+def test_a_child_started_from_another_thread_outlives_that_thread_but_not_its_owner() -> None:
+    children: list[Child] = []
+    starter = threading.Thread(target=lambda: children.append(spawn("fake_child", TITLE, {"behaviour": "serve"})))
+    starter.start()
+    starter.join()
+    children[0].wait_for(READY, START_SECONDS)
+    assert not children[0].wait(0.3)
+    children[0].stop(START_SECONDS)
+    assert children[0].exit_code == 0
+
+
+def test_a_module_that_does_not_exist_is_a_failed_start() -> None:
+    child = spawn("no_such_module", TITLE, {})
+    with pytest.raises(StartupError, match="exited with code 1"):
+        child.wait_for(READY, START_SECONDS)
+    child.stop()
+
+
+def test_exits_are_described_in_words() -> None:
+    assert describe_exit("W", 3) == "W exited with code 3"
+    assert describe_exit("W", -9) == "W was killed by SIGKILL"
+    assert describe_exit("W", -63) == "W was killed by signal 63"
+
+
+def test_pipe_messages_come_back_and_end_cleanly() -> None:
+    read_fd, write_fd = os.pipe()
+    try:
+        write_message(write_fd, "READY", [1, "x", b"\x00"])
+        assert read_message(read_fd) == ("READY", [1, "x", b"\x00"])
+        os.write(write_fd, b"\xff\xff\xff\xff")
+        with pytest.raises(ValueError, match="the limit is"):
+            read_message(read_fd)
+        os.write(write_fd, b"\x05\x00")
+    finally:
+        os.close(write_fd)
+    assert read_message(read_fd) is None
+    os.close(read_fd)

@@ -1,0 +1,104 @@
+"""A child process that does as its configuration says: `python -m fake_child`."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from typing import Any
+
+from vllm_obs.engine.child_main import Owner, guarded, run_child
+from vllm_obs.engine.child_pipe import READY
+from vllm_obs.engine.errors import ConfigError
+
+
+def behave(owner: Owner) -> None:
+    """One named behaviour."""
+    _BEHAVIOURS[owner.configuration["behaviour"]](owner)
+
+
+def _serve(owner: Owner) -> None:
+    stopping = threading.Event()
+    owner.on_stop(stopping.set)
+    owner.say(READY, _facts(owner))
+    stopping.wait(60)
+
+
+def _facts(owner: Owner) -> dict[str, Any]:
+    with open("/proc/self/comm") as comm:  # noqa: PTH123
+        title = comm.read().strip()
+    return {
+        "pid": os.getpid(),
+        "title": title,
+        "session": os.getsid(0),
+        "configuration": owner.configuration,
+        "ignores": [int(signal.getsignal(number) == signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)],
+        "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd")),  # noqa: PTH208
+    }
+
+
+def _deaf(owner: Owner) -> None:
+    owner.say(READY)
+    time.sleep(60)
+
+
+def _silent(owner: Owner) -> None:
+    time.sleep(60)
+
+
+def _raise_config_error(owner: Owner) -> None:
+    raise ConfigError("there is no such model")
+
+
+def _raise(owner: Owner) -> None:
+    raise KeyError("x")
+
+
+def _out_of_memory(owner: Owner) -> None:
+    raise MemoryError
+
+
+def _thread_dies(owner: Owner) -> None:
+    def body() -> None:
+        raise ValueError("bad luck")
+
+    owner.say(READY)
+    threading.Thread(target=guarded(owner, "reader", body)).start()
+    time.sleep(60)
+
+
+def _leave(owner: Owner) -> None:
+    return
+
+
+def _own_child(owner: Owner) -> None:
+    """Has a child of its own, and does not end it."""
+    from vllm_obs.engine.child import spawn
+
+    child = spawn("fake_child", "Worker_TP0", {"behaviour": "serve"})
+    owner.say(READY, [os.getpid(), child.wait_for(READY, 30)["pid"]])
+    time.sleep(60)
+
+
+def _unrelated_child(owner: Owner) -> None:
+    """Has a child that is not ours, to which no pipe may leak."""
+    process = subprocess.Popen(["sleep", "60"], close_fds=False)
+    owner.say(READY, process.pid)
+    time.sleep(60)
+
+
+_BEHAVIOURS = {
+    "serve": _serve,
+    "deaf": _deaf,
+    "silent": _silent,
+    "config error": _raise_config_error,
+    "error": _raise,
+    "out of memory": _out_of_memory,
+    "thread dies": _thread_dies,
+    "leave": _leave,
+    "own child": _own_child,
+    "unrelated child": _unrelated_child,
+}
+
+if __name__ == "__main__":
+    run_child(behave)
