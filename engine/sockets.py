@@ -37,6 +37,8 @@ def make_socket(
     socket = context.socket(kind)
     for option, value in _OPTIONS.items():
         socket.set(option, value)
+    # Where a ZAP domain is set libzmq refuses peers of its first two protocols, which take garbage for messages.
+    socket.set(zmq.ZAP_DOMAIN, b"vllm-obs")
     if kind == zmq.ROUTER:
         socket.set(zmq.ROUTER_MANDATORY, 1)
     if identity:

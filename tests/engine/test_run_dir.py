@@ -1,0 +1,135 @@
+"""Run directories: fresh, private, locked while the run lives, pruned when it is dead, and only ours."""
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.run_dir import NUM_DEAD_RUNS_KEPT, RunDirectory, base_directory, prune_dead_runs
+
+
+def dead_run(base: Path, number: int) -> Path:
+    """What a run of that day left behind: a lock nobody holds, a socket and a file."""
+    path = base / f"202601{number:02d}-000000-{number}"
+    path.mkdir(mode=0o700)
+    (path / "lock").touch()
+    (path / "ring").write_text("facts")
+    with socket.socket(socket.AF_UNIX) as leftover:
+        leftover.bind(str(path / "in0.sock"))
+    return path
+
+
+def test_a_run_has_a_fresh_private_directory(run_base: Path) -> None:
+    with RunDirectory.create() as first, RunDirectory.create() as second:
+        assert first.path != second.path
+        for run in (first, second):
+            assert run.path.parent == run_base
+            assert stat.S_IMODE(run.path.stat().st_mode) == 0o700
+            assert run.path.stat().st_uid == os.getuid()
+
+
+def test_closing_removes_the_sockets_and_keeps_the_files(run_base: Path) -> None:
+    run = RunDirectory.create()
+    (run.path / "ring").write_text("facts")
+    with socket.socket(socket.AF_UNIX) as leftover:
+        leftover.bind(str(run.path / "out0.sock"))
+    run.close()
+    run.close()
+    assert sorted(path.name for path in run.path.iterdir()) == ["lock", "ring"]
+
+
+def test_the_next_start_keeps_the_last_five_dead_runs_without_their_sockets(run_base: Path) -> None:
+    dead = [dead_run(run_base, number) for number in range(1, 9)]
+    with RunDirectory.create() as run:
+        assert run.path.exists()
+    assert [path.exists() for path in dead] == [False] * 3 + [True] * NUM_DEAD_RUNS_KEPT
+    assert sorted(path.name for path in dead[-1].iterdir()) == ["lock", "ring"]
+
+
+def test_a_live_run_is_never_pruned(run_base: Path) -> None:
+    with RunDirectory.create() as live:
+        old = live.path.rename(run_base / "20200101-000000-1")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(old / "in0.sock"))
+            for number in range(1, 9):
+                dead_run(run_base, number)
+            prune_dead_runs(run_base)
+            assert (old / "in0.sock").exists()
+            (old / "in0.sock").unlink()
+
+
+def test_what_is_not_a_run_of_ours_is_left_alone(run_base: Path) -> None:
+    (run_base / "notes").mkdir()
+    target = dead_run(run_base, 1).rename(run_base / "elsewhere")
+    (run_base / "20200101-000000-1").symlink_to(target)
+    for number in range(2, 9):
+        dead_run(run_base, number)
+    prune_dead_runs(run_base)
+    assert (run_base / "notes").is_dir()
+    assert (run_base / "20200101-000000-1").is_symlink()
+    assert (target / "ring").exists()
+
+
+def test_a_killed_run_counts_as_dead(run_base: Path) -> None:
+    script = (
+        "import time; from vllm_obs.engine.run_dir import RunDirectory;"
+        "run = RunDirectory.create(); print(run.path, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        path = Path(process.stdout.readline().strip())
+        for number in range(1, 9):
+            dead_run(run_base, number)
+        time.sleep(0.01)
+        path.rename(run_base / "20200101-000000-1")
+        prune_dead_runs(run_base)
+        assert (run_base / "20200101-000000-1").exists()
+        process.kill()
+    prune_dead_runs(run_base)
+    assert not (run_base / "20200101-000000-1").exists()
+
+
+def test_eight_starts_at_once_get_eight_directories(run_base: Path) -> None:
+    script = "from vllm_obs.engine.run_dir import RunDirectory; print(RunDirectory.create().path)"
+    starts = [
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(8)
+    ]
+    paths = [start.communicate(timeout=60)[0] for start in starts]
+    assert [start.returncode for start in starts] == [0] * 8
+    assert len(set(paths)) == 8
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720])
+def test_a_place_that_others_can_write_is_refused(run_base: Path, mode: int) -> None:
+    run_base.chmod(mode)
+    with pytest.raises(ConfigError, match="can be written by other users"):
+        RunDirectory.create()
+
+
+def test_a_link_in_the_place_of_the_directory_is_refused(run_base: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(run_base)
+    with pytest.raises(ConfigError, match="not a directory of this user"):
+        RunDirectory.create(link)
+
+
+def test_a_place_that_cannot_be_made_is_named(run_base: Path) -> None:
+    (run_base / "file").touch()
+    with pytest.raises(ConfigError, match="cannot make the directory"):
+        RunDirectory.create(run_base / "file" / "runs")
+
+
+def test_the_place_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_OBS_RUN_DIR", "/somewhere")
+    assert base_directory() == Path("/somewhere")
+    monkeypatch.delenv("VLLM_OBS_RUN_DIR")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1")
+    assert base_directory() == Path("/run/user/1/vllm-obs")
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert base_directory() == Path(f"/tmp/vllm-obs-{os.getuid()}")
