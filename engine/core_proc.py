@@ -1,6 +1,7 @@
 """The EngineCore's busy loop: takes messages in, runs steps while there is work, and sleeps when there is none."""
 
 import logging
+from collections import Counter
 from queue import Empty
 from typing import Any, Protocol
 
@@ -61,6 +62,7 @@ class EngineCoreProc:
         self._address = address
         self._inbox = inbox
         self._recorder = recorder
+        self._num_dropped: Counter[str] = Counter()
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -123,7 +125,11 @@ class EngineCoreProc:
 
     def _refuse(self, dropped: Dropped) -> None:
         self._recorder.record(FrameDropped("engine_input", dropped.reason, dropped.at))
-        _logger.warning("dropped a message from client %d: %s", dropped.client_index, dropped.reason)
+        self._num_dropped[dropped.reason] += 1
+        count = self._num_dropped[dropped.reason]
+        is_round = count & (count - 1) == 0
+        level = logging.WARNING if is_round else logging.DEBUG
+        _logger.log(level, "dropped message %d from client %d: %s", count, dropped.client_index, dropped.reason)
         if dropped.request_id is not None:
             failure = ("invalid_value", "the engine could not read this request")
             self._send_error(dropped.client_index, dropped.request_id, failure)

@@ -5,14 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from process_watch import gone
 
 from vllm_obs.engine.child import EXIT_OUT_OF_MEMORY, Child, describe_exit, spawn
 from vllm_obs.engine.child_pipe import READY, read_message, write_message
@@ -31,19 +30,6 @@ def child_that(behaviour: str, **configuration: Any) -> Iterator[Child]:
         yield child
     finally:
         child.stop(0.0)
-
-
-def gone(pid: int, seconds: float) -> bool:
-    """Whether the process ended within that time; a zombie has ended."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def test_a_child_has_its_configuration_title_and_place() -> None:

@@ -7,9 +7,9 @@ import sys
 import tracemalloc
 from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
+from bad_frames import ADD, BAD_FRAMES, GOOD, LARGE, changed_sampling, sample_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,12 +18,10 @@ from vllm_obs.engine.codec_columns import pack_int_lists, pack_ints, unpack_int_
 from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.executor import commands
 from vllm_obs.engine.messages import (
-    WIRE_VERSION,
     AbortRequests,
     EngineCoreOutputs,
     EngineCoreRequest,
     Logprobs,
-    RequestType,
     SamplingSpec,
     SchedulerStats,
     UtilityCall,
@@ -31,8 +29,6 @@ from vllm_obs.engine.messages import (
 )
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, NewRow, StepPlan, WorkerMoments
 from vllm_obs.engine.wire import FrameEncoder, decode_outputs, decode_request
-
-ADD, ABORT = bytes([RequestType.ADD]), bytes([RequestType.ABORT])
 
 
 def int32(*values: int) -> Any:
@@ -46,19 +42,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return (type(value).__name__, *map(plain, value))
     return [plain(entry) for entry in value] if isinstance(value, list) else value
-
-
-def request(num_tokens: int = 5, **fields: Any) -> EngineCoreRequest:
-    prompt = np.arange(num_tokens, dtype=np.int32)
-    sampling = SamplingSpec(
-        temperature=0.5,
-        seed=2**63,
-        stop_token_ids=(3, 4),
-        logit_bias=((7, -1.5),),
-        bad_words_ids=((1, 2), (3,)),
-        logprobs=2,
-    )
-    return EngineCoreRequest("r-1", 0, 3, prompt, sampling, -1, "salt", 17)._replace(**fields)
 
 
 def logprobs(num_positions: int, width: int = 3) -> Logprobs:
@@ -104,9 +87,9 @@ def answer() -> ModelRunnerOutput:
 @pytest.mark.parametrize(
     "message",
     [
-        request(),
-        request(num_tokens=50_000, cache_salt=None),
-        request(num_tokens=0),
+        sample_request(),
+        sample_request(num_tokens=50_000, cache_salt=None),
+        sample_request(num_tokens=0),
         AbortRequests(0, 3, ["a", "b"], 2),
         UtilityCall(1, 3, 77, "reset", [1, "x", None, 1.5, [True], {"a": b"b"}]),
     ],
@@ -137,8 +120,8 @@ def test_commands_and_replies_come_back_as_they_were(message: Any) -> None:
 
 def test_only_large_arrays_get_a_frame_of_their_own() -> None:
     limit = INLINE_MAX_BYTES // 4
-    assert len(FrameEncoder().request(request(num_tokens=limit))) == 2
-    assert len(FrameEncoder().request(request(num_tokens=limit + 1))) == 3
+    assert len(FrameEncoder().request(sample_request(num_tokens=limit))) == 2
+    assert len(FrameEncoder().request(sample_request(num_tokens=limit + 1))) == 3
 
 
 def test_more_large_arrays_than_frames_are_allowed_go_inside_the_payload() -> None:
@@ -155,7 +138,7 @@ def test_more_large_arrays_than_frames_are_allowed_go_inside_the_payload() -> No
 
 
 def test_a_decoded_array_is_its_own_memory() -> None:
-    array = decode_request(FrameEncoder().request(request(num_tokens=2000))).prompt_token_ids  # type: ignore[union-attr]
+    array = decode_request(FrameEncoder().request(sample_request(num_tokens=2000))).prompt_token_ids  # type: ignore[union-attr]
     assert array.flags.owndata or array.base.flags.owndata
     assert array.flags.writeable
     assert array.flags.aligned
@@ -166,93 +149,7 @@ def test_what_does_not_travel_is_refused_before_it_is_sent(value: Any) -> None:
     encoder = FrameEncoder()
     with pytest.raises(WireError):
         encoder.request(UtilityCall(0, 0, 1, "m", [value]))
-    assert plain(decode_request(encoder.request(request()))) == plain(request())
-
-
-def payload(*fields: Any, version: Any = WIRE_VERSION) -> bytes:
-    return bytes(msgpack.packb([version, *fields]))
-
-
-def add_fields() -> list[Any]:
-    """The fields of a small ADD, as they travel."""
-    return list(msgpack.unpackb(FrameEncoder().request(request())[1])[1:])
-
-
-def changed(field: int, value: Any) -> list[bytes]:
-    fields = add_fields()
-    fields[field] = value
-    return [ADD, payload(*fields)]
-
-
-def changed_sampling(field: int, value: Any) -> list[bytes]:
-    fields = add_fields()
-    fields[4][field] = value
-    return [ADD, payload(*fields)]
-
-
-GOOD = [bytes(frame) for frame in FrameEncoder().request(request())]
-LARGE = [bytes(frame) for frame in FrameEncoder().request(request(num_tokens=2000))]
-
-BAD_FRAMES: dict[str, tuple[str, list[bytes]]] = {
-    "no frames": ("parts", []),
-    "one frame": ("parts", [ADD]),
-    "2000 frames": ("parts", [*GOOD, *[b"x"] * 2000]),
-    "empty type": ("parts", [b"", GOOD[1]]),
-    "delimiter": ("parts", [b"", *GOOD]),
-    "a frame too many": ("parts", [*GOOD, b""]),
-    "empty payload": ("decode", [ADD, b""]),
-    "truncated": ("decode", [ADD, GOOD[1][:-1]]),
-    "trailing byte": ("decode", [ADD, GOOD[1] + b"\x00"]),
-    "top is a map": ("type", [ADD, msgpack.packb({"a": 1})]),
-    "top is an int": ("type", [ADD, msgpack.packb(7)]),
-    "unknown type": ("type", [b"\xfe", GOOD[1]]),
-    "internal type": ("type", [bytes([RequestType.EXECUTOR_FAILED]), GOOD[1]]),
-    "unknown version": ("version", [ADD, payload(*add_fields(), version=99)]),
-    "version true": ("version", [ADD, payload(*add_fields(), version=True)]),
-    "too few fields": ("type", [ADD, payload(*add_fields()[:-1])]),
-    "too many fields": ("type", [ADD, payload(*add_fields(), 1)]),
-    "the fields of another": ("type", [ABORT, GOOD[1]]),
-    "array32 of 4 G": ("decode", [ADD, b"\xdd\xff\xff\xff\xff" + b"\x01" * 15]),
-    "map32 of 4 G": ("decode", [ADD, b"\xdf\xff\xff\xff\xff" + b"\xa1a" * 7]),
-    "bin32 of 4 G": ("decode", [ADD, b"\xc6\xff\xff\xff\xff" + b"\x01" * 15]),
-    "str32 of 4 G": ("decode", [ADD, b"\xdb\xff\xff\xff\xff" + b"\x01" * 15]),
-    "ext32 of 4 G": ("decode", [ADD, b"\xc9\xff\xff\xff\xff" + b"\x01" * 15]),
-    "ext": ("decode", [ADD, msgpack.packb([WIRE_VERSION, msgpack.ExtType(5, b"x")])]),
-    "empty ext": ("decode", [ADD, msgpack.packb([WIRE_VERSION, msgpack.ExtType(5, b"")])]),
-    "timestamp": ("decode", [ADD, msgpack.packb([WIRE_VERSION, msgpack.Timestamp(1, 2)])]),
-    "bad utf-8": ("decode", [ADD, b"\x92\x01\xa2\xff\xfe"]),
-    "int keys": ("decode", [ADD, b"\x92\x01\xdf\x00\x00\x03\xe8" + b"\x05\x06" * 1000]),
-    "nested 1500 deep": ("decode", [ADD, b"\x91" * 1500 + b"\xc0"]),
-    "pickle": ("decode", [ADD, b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x8c\x06system\x93."]),
-    "a map that names a class": ("type", [ADD, payload({"PickleWrapper": b"cos\nsystem\n(S'ls'\ntR."})]),
-    "id is bytes": ("type", changed(0, b"r-1")),
-    "client is true": ("type", changed(1, True)),
-    "prompt is a list": ("type", changed(3, [1, 2, 3])),
-    "prompt of floats": ("type", changed(3, [b"\x00" * 8, "f4", [2]])),
-    "prompt of objects": ("type", changed(3, [b"\x00" * 8, "O", [1]])),
-    "prompt with two dimensions": ("type", changed(3, [b"\x00" * 16, "i4", [2, 2]])),
-    "shape too large": ("type", changed(3, [b"\x00" * 16, "i4", [2**40]])),
-    "shape wraps to the size": ("type", changed(3, [b"", "i4", [2**32, 2**32]])),
-    "shape of another size": ("type", changed(3, [b"\x00" * 16, "i4", [5]])),
-    "negative shape": ("type", changed(3, [b"\x00" * 16, "i4", [-2, -2]])),
-    "shape of true": ("type", changed(3, [b"\x00" * 4, "i4", [True]])),
-    "half a number": ("type", changed(3, [b"\x00" * 3, "i4", [1]])),
-    "frame that is not there": ("type", changed(3, [0, "i4", [1]])),
-    "frame index negative": ("type", changed(3, [-1, "i4", [1]])),
-    "buffer too short": ("type", [*LARGE[:2], LARGE[2][:-4]]),
-    "buffer too long": ("type", [*LARGE[:2], LARGE[2] + b"\x00" * 4]),
-    "a buffer twice": ("parts", [*LARGE, LARGE[2]]),
-    "temperature NaN": ("type", changed_sampling(0, float("nan"))),
-    "temperature infinite": ("type", changed_sampling(0, float("inf"))),
-    "temperature text": ("type", changed_sampling(0, "1")),
-    "max_tokens true": ("type", changed_sampling(9, True)),
-    "max_tokens 1.5": ("type", changed_sampling(9, 1.5)),
-    "stop ids 2^64 - 1": ("type", changed_sampling(11, [2**64 - 1])),
-    "stop ids cut": ("type", changed_sampling(11, b"i\x00\x00")),
-    "stop ids of another width": ("type", changed_sampling(11, b"d" + b"\x00" * 8)),
-    "bias with three entries": ("type", changed_sampling(13, [[1, 2.0, 3]])),
-    "bad words of text": ("type", changed_sampling(15, ["ab"])),
-}
+    assert plain(decode_request(encoder.request(sample_request()))) == plain(sample_request())
 
 
 @pytest.mark.parametrize("name", BAD_FRAMES)

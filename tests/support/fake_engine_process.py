@@ -8,17 +8,38 @@ from vllm_obs.engine.child_main import run_child
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.core import EngineCore
 from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.plan import StepPlan
 from vllm_obs.engine.process import run_engine
-from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.recorder import MemoryRecorder, Recorder
+from vllm_obs.telemetry.records import FrameDropped
 
 NUM_BLOCKS = 64
 
 
+class RecordingCore(EngineCore):
+    """A real core that also answers what the main loop recorded."""
+
+    def __init__(self, config: VllmConfig, executor: FakeExecutor, recorder: MemoryRecorder) -> None:
+        super().__init__(config, executor, recorder)
+        self._recorder = recorder
+
+    def call_utility(self, method: str, args: list[Any]) -> Any:
+        if method == "dropped_frames":
+            return [record.reason for record in self._recorder.of(FrameDropped)]
+        return super().call_utility(method, args)
+
+
 def make_fake_core(config: VllmConfig, recorder: Recorder, report_failure: Any) -> EngineCore:
-    """A real core; each forward pass stops at the fault site "fake_execute"."""
+    """A real core; each forward pass stops at the fault site "fake_execute" for each of its rows."""
     executor = FakeExecutor(NUM_BLOCKS, config.cache.block_size)
-    executor.before_execute = lambda plan: maybe_fault("fake_execute")
-    return EngineCore(config, executor, recorder)
+    executor.before_execute = _maybe_fail
+    assert isinstance(recorder, MemoryRecorder)
+    return RecordingCore(config, executor, recorder)
+
+
+def _maybe_fail(plan: StepPlan) -> None:
+    for request_id in plan.row_ids:
+        maybe_fault("fake_execute", request_id)
 
 
 if __name__ == "__main__":
