@@ -57,8 +57,8 @@ class SyncMPClient:
 
     @property
     def dead_cause(self) -> str | None:
-        """Why the engine ended; None while it lives."""
-        return self._link.child.exit_cause
+        """Why the engine ended; None while it lives, and when it was stopped on purpose."""
+        return self._link.dead_cause
 
     @property
     def num_dropped(self) -> dict[str, int]:

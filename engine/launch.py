@@ -43,6 +43,7 @@ class EngineLink:
         self.client_index = 0
         self.num_dropped: Counter[str] = Counter()
         self._has_said_hello = False
+        self._is_stopped = False
         self._recorder = recorder
         self._identity = engine_identity(0, config.generation)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -70,6 +71,11 @@ class EngineLink:
             return None
         facts: EngineFacts = read_fields(EngineFacts, payload, ArrayReader([]))
         return facts
+
+    @property
+    def dead_cause(self) -> str | None:
+        """Why the engine ended; None while it lives, and when it was stopped on purpose."""
+        return None if self._is_stopped else self.child.exit_cause
 
     def late_error(self, timeout_seconds: float) -> StartupError:
         """What a client raises that has waited long enough."""
@@ -113,6 +119,7 @@ class EngineLink:
 
     def close(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
         """End the engine within that time (then SIGKILL) and take the sockets away. Idempotent."""
+        self._is_stopped = self._is_stopped or self.child.exit_cause is None
         self.child.stop(timeout_seconds)
         self._close_sockets()
 
