@@ -36,7 +36,7 @@ TORCH_FREE = (
     "vllm_obs.server.app",
 )
 HEAVY = ("torch", "transformers", "triton", "prometheus_client", "opentelemetry.sdk", "streamlit")
-"""FastAPI loads OpenTelemetry's API by itself where it is installed; the SDK and exporters are not to be loaded."""
+"""FastAPI loads the API of OpenTelemetry by itself; its SDK and exporters must not be loaded."""
 
 
 def name_of(path: Path) -> str:
