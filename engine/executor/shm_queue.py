@@ -3,6 +3,7 @@
 import os
 import select
 import struct
+import sys
 import time
 from collections.abc import Sequence
 from zlib import crc32
@@ -165,7 +166,7 @@ def join_frames(frames: Sequence[Buffer]) -> bytes:
 
 def split_frames(body: bytes) -> list[Buffer]:
     """The frames of a message body, as views of it; ShmQueueError when the lengths do not add up."""
-    (num_frames,) = struct.unpack_from("=I", body)
+    num_frames = int.from_bytes(body[:4], sys.byteorder)
     if num_frames > MAX_FRAMES or 4 * (1 + num_frames) > len(body):
         raise ShmQueueError("length", f"{num_frames} frames in {len(body)} bytes")
     lengths = struct.unpack_from(f"={num_frames}I", body, 4)
