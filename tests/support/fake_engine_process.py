@@ -7,6 +7,8 @@ from fake_executor import FakeExecutor
 from vllm_obs.engine.child_main import run_child
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.core import EngineCore
+from vllm_obs.engine.executor.interface import Executor
+from vllm_obs.engine.executor.multiproc import MultiprocExecutor
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.plan import StepPlan
 from vllm_obs.engine.process import run_engine
@@ -19,7 +21,7 @@ NUM_BLOCKS = 64
 class RecordingCore(EngineCore):
     """A real core that also answers what the main loop recorded."""
 
-    def __init__(self, config: VllmConfig, executor: FakeExecutor, recorder: MemoryRecorder) -> None:
+    def __init__(self, config: VllmConfig, executor: Executor, recorder: MemoryRecorder) -> None:
         super().__init__(config, executor, recorder)
         self._recorder = recorder
 
@@ -30,10 +32,17 @@ class RecordingCore(EngineCore):
 
 
 def make_fake_core(config: VllmConfig, recorder: Recorder, report_failure: Any) -> EngineCore:
-    """A real core; each forward pass stops at the fault site "fake_execute" for each of its rows."""
+    """A real core, over real worker processes with the fake model where `mp` is configured.
+
+    In-process, a forward pass stops at the fault site "fake_execute" for each of its rows.
+    """
+    assert isinstance(recorder, MemoryRecorder)
+    if config.parallel.distributed_executor_backend == "mp":
+        workers = MultiprocExecutor(config, recorder, "fake_worker_process")
+        workers.on_failure(report_failure)
+        return RecordingCore(config, workers, recorder)
     executor = FakeExecutor(NUM_BLOCKS, config.cache.block_size)
     executor.before_execute = _maybe_fail
-    assert isinstance(recorder, MemoryRecorder)
     return RecordingCore(config, executor, recorder)
 
 
