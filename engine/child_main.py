@@ -29,7 +29,7 @@ class Owner:
             os.set_inheritable(fd, False)
         self._orders_fd = orders_fd
         self._status_fd = status_fd
-        self._on_stop: Callable[[], None] = lambda: None
+        self._on_stop: Callable[[], None] = lambda: os._exit(0)
         self._sending = threading.Lock()
         message = read_message(orders_fd)
         if message is None:
@@ -47,7 +47,10 @@ class Owner:
             write_message(self._status_fd, kind, payload)
 
     def on_stop(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` from another thread when the owner orders this process to end."""
+        """Call `callback()` from another thread when the owner orders this process to end.
+
+        Before that an order ends it at once: what is still starting has nothing to finish.
+        """
         self._on_stop = callback
 
     def fail(self, message: str, exit_code: int = StartupError("").exit_code) -> NoReturn:

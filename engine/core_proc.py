@@ -1,5 +1,6 @@
 """The EngineCore's busy loop: takes messages in, runs steps while there is work, and sleeps when there is none."""
 
+import contextlib
 import logging
 from collections import Counter
 from queue import Empty
@@ -23,6 +24,9 @@ from vllm_obs.engine.messages import (
 )
 from vllm_obs.telemetry.recorder import Recorder
 from vllm_obs.telemetry.records import FrameDropped
+
+MAX_MESSAGES_A_TURN = 1024
+"""Between two steps, so that a flood of messages cannot stop the running requests."""
 
 _logger = logging.getLogger(__name__)
 
@@ -82,11 +86,9 @@ class EngineCoreProc:
     def _drain_inbox(self) -> None:
         if not self._core.has_work():
             self._handle(self._inbox.get())
-        try:
-            while True:
+        with contextlib.suppress(Empty):
+            for _ in range(MAX_MESSAGES_A_TURN):
                 self._handle(self._inbox.get_nowait())
-        except Empty:
-            return
 
     def _handle(self, item: Any) -> None:
         match item:

@@ -1,7 +1,6 @@
 """The main of a worker process, one rank: `python -m vllm_obs.engine.executor.worker_process`."""
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,9 +85,8 @@ def make_worker(config: VllmConfig, rank: int) -> RankWorker:
 
 
 def run_worker(owner: Owner, make_worker: MakeWorker = make_worker) -> None:
-    """Load the model, say LOADED, and serve commands until the owner orders the end (which needs no ceremony)."""
+    """Load the model, say LOADED, and serve commands until the owner orders the end, which needs no ceremony."""
     setup: WorkerSetup = from_wire(WorkerSetup, owner.configuration)
-    owner.on_stop(lambda: os._exit(0))
     maybe_fault("worker_start")
     phases: Phases = []
     worker = _timed(phases, "import torch", lambda: make_worker(setup.config, setup.rank))

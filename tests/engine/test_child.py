@@ -75,6 +75,12 @@ def test_a_child_ends_by_order_with_code_0() -> None:
         assert child.exit_cause == f"{TITLE} exited with code 0"
 
 
+def test_an_order_during_the_start_ends_the_child_at_once() -> None:
+    with child_that("silent") as child:
+        child.stop(START_SECONDS)
+        assert child.exit_code == 0
+
+
 def test_a_child_that_ignores_the_order_is_killed_after_the_bound() -> None:
     with child_that("deaf") as child:
         child.wait_for(READY, START_SECONDS)

@@ -38,6 +38,7 @@ def _facts(owner: Owner) -> dict[str, Any]:
 
 
 def _deaf(owner: Owner) -> None:
+    owner.on_stop(lambda: None)
     owner.say(READY)
     time.sleep(60)
 

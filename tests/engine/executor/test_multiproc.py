@@ -129,6 +129,14 @@ def test_an_error_in_sampling_fails_the_sampling_only(make: Make) -> None:
         sampled.result(WAIT_SECONDS)
 
 
+def test_the_sites_of_a_worker_can_be_made_to_fail(make: Make) -> None:
+    executor = make(1, "worker_step=raise")
+    with pytest.raises(WorkerStepError, match="planted at worker_step"):
+        executor.execute_model(plan_for("a")).result(WAIT_SECONDS)
+    with pytest.raises(StartupError, match="planted at worker_start"):
+        make(1, "worker_start=raise")
+
+
 def test_a_rank_that_fails_alone_ends_the_executor_and_is_named(make: Make) -> None:
     executor = make(2, "execute_1=raise")
     causes: list[str] = []
