@@ -40,6 +40,7 @@ def run_engine(owner: Owner, make_core: MakeCore = make_core) -> None:
     """
     config: VllmConfig = from_wire(VllmConfig, owner.configuration["config"])
     engine_index, clients = engine_settings(owner.configuration)
+    start_seconds = (time.monotonic_ns() - owner.spawned_at) / 1e9
     address = CoreAddress(engine_index, config.generation, os.getpid(), clients)
     recorder = make_recorder(config.observability)
     recorder.record(ProcessStarted(owner.title, os.getpid(), time.monotonic_ns(), time.time_ns()))
@@ -50,7 +51,7 @@ def run_engine(owner: Owner, make_core: MakeCore = make_core) -> None:
     owner.on_stop(loop.stop)
     _start_threads(owner, address, inbox, loop)
     _freeze_garbage()
-    owner.say(READY, write_fields(_complete(core.facts, address)))
+    owner.say(READY, write_fields(_complete(core.facts, address, start_seconds)))
     recorder.record(ProcessReady(owner.title, os.getpid(), time.monotonic_ns()))
     loop.run()
     core.shutdown()
@@ -64,8 +65,9 @@ def _start_threads(owner: Owner, address: CoreAddress, inbox: Inbox, loop: Engin
         threading.Thread(target=guarded(owner, name, body), name=name, daemon=True).start()
 
 
-def _complete(facts: EngineFacts, address: CoreAddress) -> EngineFacts:
-    return facts._replace(engine_index=address.engine_index, pid=address.pid)
+def _complete(facts: EngineFacts, address: CoreAddress, start_seconds: float) -> EngineFacts:
+    phases = [("start process", start_seconds), *facts.phases]
+    return facts._replace(engine_index=address.engine_index, pid=address.pid, phases=phases)
 
 
 def _freeze_garbage() -> None:

@@ -51,7 +51,8 @@ class PlantFaults:
 def test_ready_carries_the_facts_of_the_engine(peer: EnginePeer) -> None:
     assert peer.facts.pid == peer.link.child.pid
     assert (peer.facts.num_gpu_blocks, peer.facts.block_size, peer.facts.model) == (64, 4, "fake")
-    assert peer.facts.phases == [("load", 0.5)]
+    assert [name for name, _ in peer.facts.phases] == ["start process", "load"]
+    assert all(0.0 < seconds < 60.0 for _, seconds in peer.facts.phases)
 
 
 def test_requests_are_served_together_and_in_full(peer: EnginePeer) -> None:
