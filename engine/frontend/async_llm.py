@@ -27,6 +27,7 @@ from vllm_obs.engine.frontend.open_sequence import AT_THE_END, SequenceRequest
 from vllm_obs.engine.frontend.output_processor import OutputProcessor
 from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.engine.frontend.request_stream import DeltaQueue, RequestStream
+from vllm_obs.engine.frontend.stats_line import StatsLine
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
@@ -64,6 +65,8 @@ class AsyncLLM:
         self._client = client
         self._recorder = recorder
         self._inputs = InputProcessor(tokenizer, make_limits(config, tokenizer, None))
+        observability = config.observability
+        self._stats_line = StatsLine(not observability.disable_log_stats, observability.aggregate_engine_logging)
         self._outputs = OutputProcessor(tokenizer, recorder)
         self._handles: dict[str, list[list[str]]] = {}
         self._reader: asyncio.Task[None] | None = None
@@ -219,6 +222,7 @@ class AsyncLLM:
             while True:
                 outputs = await self._client.get_output()
                 aborts = self._outputs.process(outputs)
+                self._stats_line.saw(outputs)
                 self._tell_core(aborts.stopped, FinishReason.STOP)
                 self._tell_core(aborts.failed, FinishReason.ERROR)
                 await asyncio.sleep(0)  # outputs that wait already must not keep the readers from running

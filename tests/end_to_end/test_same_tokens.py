@@ -9,6 +9,7 @@ from mixed_requests import Judge, MixedRequest, mixed_requests
 from serving import MODEL, serving
 
 from vllm_obs.engine.frontend.llm import LLM
+from vllm_obs.telemetry.recorder import MemoryRecorder
 from vllm_obs.telemetry.records import StepPlanned
 
 REQUESTS = mixed_requests()
@@ -59,11 +60,14 @@ def test_the_same_tokens_from_a_warm_prefix_cache(alone: list[list[int]], judge:
         judge.compare("warm", alone, [output.outputs[0].token_ids for output in outputs])
 
 
-def test_the_same_tokens_through_preemption(alone: list[list[int]], judge: Judge) -> None:
+def test_the_same_tokens_through_preemption(
+    alone: list[list[int]], judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = MemoryRecorder()
+    monkeypatch.setattr("vllm_obs.engine.frontend.llm_engine.make_recorder", lambda _: recorder)
     with offline(num_gpu_blocks_override=64, max_num_seqs=64, enable_prefix_caching=False) as llm:
         tokens = generate(llm)
-        plans = llm.llm_engine.recorder.of(StepPlanned)
-        assert sum(len(plan.preempted_ids) for plan in plans) > 0
+        assert sum(len(plan.preempted_ids) for plan in recorder.of(StepPlanned)) > 0
         judge.compare("preempted", alone, tokens)
 
 

@@ -33,7 +33,7 @@ def mixed_requests(count: int = 64) -> list[MixedRequest]:
     random.shuffle(lengths)
     shared = random.integers(100, VOCAB, 64).tolist()
     return [
-        MixedRequest(_prompt(random, int(length), shared, i), _params(i, int(random.integers(4, 25))))
+        MixedRequest(_prompt(random, int(length), shared, i), _params(i, int(random.integers(3, 13))))
         for i, length in enumerate(lengths)
     ]
 

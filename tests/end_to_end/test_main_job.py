@@ -1,0 +1,133 @@
+"""One command serves a real model through the whole stack, ends as asked, and leaves nothing behind."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from serving import MODEL, Server, serving
+
+from vllm_obs.engine.frontend.llm import LLM
+from vllm_obs.engine.sampling_params import SamplingParams
+
+REFERENCES = json.loads((Path(__file__).parents[1] / "data" / "smollm2_greedy.json").read_text())
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+LONG = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving("--dtype", "float32") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def test_the_openai_client_gets_a_sensible_chat_streamed_and_not(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "max_tokens": 20, "temperature": 0}
+    whole = client.chat.completions.create(**asked)
+    assert whole.choices[0].message.content == "The capital of France is Paris."
+    assert whole.choices[0].finish_reason == "stop"
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert streamed == whole.choices[0].message.content
+    assert chunks[-1].usage == whole.usage
+
+
+def test_greedy_continuations_equal_the_references_over_http(server: Server) -> None:
+    def continuation(reference: dict[str, Any]) -> list[int]:
+        asked = {"prompt": reference["prompt_token_ids"], "max_tokens": 64, "temperature": 0, "ignore_eos": True}
+        status, reply = server.request("POST", "/v1/completions", {**asked, "return_token_ids": True})
+        assert status == 200, reply
+        ids: list[int] = reply["choices"][0]["token_ids"]
+        return ids
+
+    with ThreadPoolExecutor(len(REFERENCES)) as pool:
+        assert list(pool.map(continuation, REFERENCES)) == [r["output_token_ids"] for r in REFERENCES]
+
+
+def test_a_client_that_goes_away_gives_its_place_back(server: Server) -> None:
+    stream = server.stream("/v1/completions", LONG)
+    next(stream)
+    stream.close()
+    started = time.monotonic()
+    status, _ = server.request("POST", "/v1/completions", {**LONG, "max_tokens": 4})
+    assert status == 200
+    assert time.monotonic() - started < 30  # 4000 tokens would take minutes
+
+
+def test_offline_chat_answers_through_the_same_engine() -> None:
+    with LLM(dtype="float32", kv_cache_memory_bytes=1 << 29) as llm:
+        params = SamplingParams(temperature=0, max_tokens=20)
+        outputs = llm.chat([QUESTION, QUESTION], params, use_tqdm=False)
+    assert [output.outputs[0].text for output in outputs] == ["The capital of France is Paris."] * 2
+
+
+def test_sigterm_lets_running_streams_finish_and_exits_0() -> None:
+    with serving() as server, ThreadPoolExecutor(3) as pool:
+        asked = {**LONG, "max_tokens": 40}
+        streams = [server.stream("/v1/completions", asked) for _ in range(3)]
+        first = [next(stream) for stream in streams]
+        server.process.send_signal(signal.SIGTERM)
+        rest = list(pool.map(list, streams))
+        assert len(first) == 3
+        assert [events[-1]["choices"][0]["finish_reason"] for events in rest] == ["length"] * 3
+        assert server.process.wait(40) == 0
+
+
+@pytest.mark.parametrize("backend", ["uni", "mp"])
+def test_sigkill_of_the_api_server_leaves_no_process(backend: str) -> None:
+    server = Server("--distributed-executor-backend", backend)
+    try:
+        server.wait_ready()
+        assert len(server.family) >= 1 + (backend == "mp")
+        next(server.stream("/v1/completions", LONG))
+        server.process.kill()
+        assert server.leftovers(6) == []
+    finally:
+        server.close()
+
+
+def test_killing_the_engine_ends_every_stream_with_its_cause_and_exits_70() -> None:
+    server = Server()
+    try:
+        server.wait_ready()
+        streams = [server.stream("/v1/completions", LONG) for _ in range(4)]
+        for stream in streams:
+            next(stream)
+        server.child("engine").kill()
+        last = [list(stream)[-1] for stream in streams]
+        assert [event["error"]["reason"] for event in last] == ["engine_dead"] * 4
+        assert server.process.wait(9) == 70
+        assert server.leftovers() == []
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (["/no/such/model"], "/no/such/model"),
+        (["--no-such-flag"], "no-such-flag"),
+        (["--kv-cache-memory-bytes", "1000"], "1000"),
+        (["--max-model-len", "9000000"], "9000000"),
+    ],
+)
+def test_a_start_that_cannot_work_ends_in_one_line_and_78(args: list[str], word: str) -> None:
+    server = Server(*args)
+    try:
+        assert server.process.wait(30) == 78
+        text = server.log.read_text()
+        assert word in text
+        assert "Traceback" not in text
+    finally:
+        server.close()
