@@ -69,12 +69,9 @@ class Child:
         return self.message(kind)
 
     def _startup_error(self) -> Exception:
-        message, code = self._failure or (self.exit_cause or "", self.exit_code or 0)
-        return (
-            ConfigError(message)
-            if code == ConfigError.exit_code
-            else StartupError(message, code if code > 0 else 70)
-        )
+        """A ConfigError if the child said so; any other end is a failed start, whatever its exit code."""
+        message, code = self._failure or (self.exit_cause or "", StartupError.exit_code)
+        return ConfigError(message) if code == ConfigError.exit_code else StartupError(message)
 
     def on_exit(self, callback: Callable[[str], None]) -> None:
         """Call `callback(cause)` once when the child ends, from the watching thread (or now, if it has)."""

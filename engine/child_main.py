@@ -53,7 +53,7 @@ class Owner:
         """
         self._on_stop = callback
 
-    def fail(self, message: str, exit_code: int = StartupError("").exit_code) -> NoReturn:
+    def fail(self, message: str, exit_code: int = StartupError.exit_code) -> NoReturn:
         """End this process at once, from any thread, and leave the owner its cause."""
         _logger.error("%s", message)
         try:

@@ -41,11 +41,9 @@ class ConfigError(VllmObsError):
 
 
 class StartupError(VllmObsError):
-    """A child process did not become ready. `exit_code` is what its owner should exit with."""
+    """A process did not become ready; its owner exits with 70."""
 
-    def __init__(self, message: str, exit_code: int = 70) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = 70
 
 
 class EngineDeadError(VllmObsError):

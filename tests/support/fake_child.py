@@ -5,6 +5,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from vllm_obs.engine.child_main import Owner, guarded, run_child
@@ -72,6 +73,10 @@ def _leave(owner: Owner) -> None:
     return
 
 
+def _leave_with(code: int) -> Callable[[Owner], None]:
+    return lambda owner: os._exit(code)
+
+
 def _own_child(owner: Owner) -> None:
     """Has a child of its own, and does not end it."""
     from vllm_obs.engine.child import spawn
@@ -97,6 +102,8 @@ _BEHAVIOURS = {
     "out of memory": _out_of_memory,
     "thread dies": _thread_dies,
     "leave": _leave,
+    "leave with 1": _leave_with(1),
+    "leave with 78": _leave_with(78),
     "own child": _own_child,
     "unrelated child": _unrelated_child,
 }
