@@ -64,16 +64,15 @@ class FrameEncoder:
         """The frames of one step's outputs."""
         return self.frames(OUTPUTS, outputs)
 
-    def frames(self, code: int, message: Any) -> list[Buffer]:
-        """Type byte, payload, buffers; WireError for a value that does not travel or is over a limit."""
+    def frames(self, code: int, message: Any, max_payload: int = MAX_PAYLOAD_BYTES) -> list[Buffer]:
+        """Type byte, payload (`max_payload` bytes at most), buffers; WireError for what may not travel."""
         self._writer.buffers = []
         try:
             payload: bytes = self._packer.pack([WIRE_VERSION, *write_fields(message)])
         except (TypeError, ValueError, OverflowError, struct.error) as error:
             self._packer.reset()
             raise WireError("type", str(error)) from None
-        if len(payload) > MAX_PAYLOAD_BYTES:
-            raise WireError("size", f"a payload of {len(payload)} bytes; the limit is {MAX_PAYLOAD_BYTES}")
+        _check_payload(len(payload), max_payload)
         return [_TYPE_FRAMES[code], payload, *self._writer.buffers]
 
     def _replace(self, value: Any) -> Any:
@@ -121,20 +120,26 @@ def decode_as(code: int, kind: type[Any], frames: Sequence[Buffer]) -> Any:
     return close_frames(read_fields(kind, values, arrays), arrays)
 
 
-def open_frames(frames: Sequence[Buffer]) -> tuple[int, list[Any], ArrayReader]:
+def open_frames(
+    frames: Sequence[Buffer], max_payload: int = MAX_PAYLOAD_BYTES
+) -> tuple[int, list[Any], ArrayReader]:
     """Type byte, undecoded fields and the raw buffers, after the checks that hold for every message."""
     if not 2 <= len(frames) <= MAX_FRAMES:
         raise WireError("parts", f"{len(frames)} frames; a message has 2 to {MAX_FRAMES}")
     if len(frames[0]) != 1:
         raise WireError("parts", f"a type frame of {len(frames[0])} bytes")
-    if len(frames[1]) > MAX_PAYLOAD_BYTES:
-        raise WireError("size", f"a payload of {len(frames[1])} bytes; the limit is {MAX_PAYLOAD_BYTES}")
+    _check_payload(len(frames[1]), max_payload)
     values = unpack(frames[1])
     if type(values) is not list or not values:
         raise WireError("type", "a payload is a list")
     if type(values[0]) is not int or values[0] != WIRE_VERSION:
         raise WireError("version", f"this side speaks version {WIRE_VERSION}")
     return frames[0][0], values[1:], ArrayReader(frames[2:])
+
+
+def _check_payload(num_bytes: int, limit: int) -> None:
+    if num_bytes > limit:
+        raise WireError("size", f"a payload of {num_bytes} bytes; the limit is {limit}")
 
 
 def close_frames(message: Any, arrays: ArrayReader) -> Any:

@@ -16,6 +16,9 @@ LOADED = "LOADED"
 
 Phases = list[tuple[str, float]]
 
+MAX_STEP_PAYLOAD_BYTES = 192 << 20
+"""A whole batch's sampling goes in one plan. Below the queue's limit of a message, which has buffers beside it."""
+
 OUTPUT_RANK = 0
 """The rank whose replies are the step's."""
 
@@ -80,12 +83,12 @@ _KINDS = {code: kind for kind, code in _CODES.items()}
 
 def encode(encoder: FrameEncoder, message: Command | Reply) -> list[Buffer]:
     """The frames of a command or a reply."""
-    return encoder.frames(_CODES[type(message)], message)
+    return encoder.frames(_CODES[type(message)], message, MAX_STEP_PAYLOAD_BYTES)
 
 
 def decode(frames: Sequence[Buffer]) -> Command | Reply:
     """The command or reply in these frames, its columns checked, or WireError."""
-    code, values, arrays = open_frames(frames)
+    code, values, arrays = open_frames(frames, MAX_STEP_PAYLOAD_BYTES)
     kind = _KINDS.get(code)
     if kind is None:
         raise WireError("type", f"no command or reply has type {code}")

@@ -17,6 +17,7 @@ from vllm_obs.engine.codec_arrays import INLINE_MAX_BYTES, MAX_BUFFERS
 from vllm_obs.engine.codec_columns import pack_int_lists, pack_ints, unpack_int_lists
 from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.executor import commands
+from vllm_obs.engine.executor.shm_queue import MAX_MESSAGE_BYTES
 from vllm_obs.engine.messages import (
     AbortRequests,
     EngineCoreOutputs,
@@ -28,7 +29,7 @@ from vllm_obs.engine.messages import (
     UtilityResult,
 )
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, NewRow, StepPlan, WorkerMoments
-from vllm_obs.engine.wire import FrameEncoder, decode_outputs, decode_request
+from vllm_obs.engine.wire import MAX_PAYLOAD_BYTES, FrameEncoder, decode_outputs, decode_request
 
 
 def int32(*values: int) -> Any:
@@ -246,6 +247,18 @@ def test_a_payload_over_the_limit_is_refused_on_both_sides() -> None:
         FrameEncoder().request(UtilityCall(0, 0, 1, "m", ["x" * 900_000] * 10))
     with pytest.raises(WireError, match="size"):
         decode_request([ADD, b"\xc0" * (9 << 20)])
+
+
+def test_a_plan_may_hold_what_many_requests_may_ask_for() -> None:
+    sampling = SamplingSpec(allowed_token_ids=tuple(range(49_152)))
+    row = NewRow("n", int32(1), 1, sampling, [4], 0)
+    large = StepPlan(3, [row] * 64, [], [], [], [], [1] * 64, [])
+    frames = commands.encode(FrameEncoder(), commands.ExecuteModel(1, large))
+    assert len(frames[1]) > MAX_PAYLOAD_BYTES
+    command = commands.decode(frames)
+    assert isinstance(command, commands.ExecuteModel)
+    assert command.plan.new_rows[63].sampling == sampling
+    assert commands.MAX_STEP_PAYLOAD_BYTES < MAX_MESSAGE_BYTES
 
 
 def test_decoding_imports_nothing_and_finds_no_class() -> None:
