@@ -84,7 +84,8 @@ class ModelRunnerOutput(NamedTuple):
 
     `logprobs` holds (request id, Logprobs with one position); `prompt_logprobs` the positions computed in this
     step for rows that asked, in prompt order (position p predicts token p + 1; the last prompt position is
-    left out). `failed` holds (request id, reason, message) for rows that could not be sampled (a NaN row).
+    left out). `failed` holds (request id, reason, message) for rows that have no answer (NaN logits); it counts
+    even where the row has a token.
     """
 
     step: int

@@ -10,6 +10,7 @@ from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.messages import Logprobs
 from vllm_obs.engine.model.interface import DecoderModel, PagedKVCache
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan, WorkerMoments
+from vllm_obs.engine.sampling.choice import best_tokens
 from vllm_obs.engine.sampling.logprobs import concatenate, gather_logprobs
 from vllm_obs.engine.sampling.sampler import SampledTokens, sample
 from vllm_obs.engine.worker.input_batch import InputBatch
@@ -17,6 +18,7 @@ from vllm_obs.engine.worker.step_inputs import PromptSpan, StepInputs, prepare
 
 PROMPT_LOGITS_BYTES = 32 * 2**20
 """How much of a prompt's logits exists at a time."""
+BROKEN_PROMPT = "the model's logits for a token of the prompt are not finite"
 
 
 class ModelRunner:
@@ -79,8 +81,13 @@ class ModelRunner:
         request_ids: list[str] = []
         sampled = SampledTokens([], [], [])
         prompt_logprobs: list[tuple[str, Logprobs]] = []
+        broken: list[tuple[str, str, str]] = []
         if inputs is not None and hidden is not None:
-            prompt_logprobs = [self._prompt_logprobs(span, hidden) for span in inputs.prompt_spans]
+            for span in inputs.prompt_spans:
+                if (logprobs := self._prompt_logprobs(span, hidden)) is None:
+                    broken.append((span.request_id, "invalid_logits", BROKEN_PROMPT))
+                else:
+                    prompt_logprobs.append((span.request_id, logprobs))
             request_ids, sampled = self._sample(inputs, hidden, masks)
         return ModelRunnerOutput(
             step=plan.step,
@@ -88,7 +95,7 @@ class ModelRunner:
             token_ids=sampled.token_ids,
             logprobs=sampled.logprobs,
             prompt_logprobs=prompt_logprobs,
-            failed=sampled.failed,
+            failed=[*broken, *sampled.failed],
             moments=[self._moments(begun_at)],
         )
 
@@ -108,16 +115,18 @@ class ModelRunner:
         tokens = [sampled.token_ids[place] for place in answered]
         return [batch.request_ids[place] for place in answered], sampled._replace(token_ids=tokens)
 
-    def _prompt_logprobs(self, span: PromptSpan, hidden: torch.Tensor) -> tuple[str, Logprobs]:
-        """Log-probabilities of a span, a bounded slice of its logits at a time."""
+    def _prompt_logprobs(self, span: PromptSpan, hidden: torch.Tensor) -> Logprobs | None:
+        """Log-probabilities of a span, a bounded slice of its logits at a time; None if any are not finite."""
         parts: list[Logprobs] = []
         num_positions = max(1, PROMPT_LOGITS_BYTES // (4 * self._vocab_size))
         for start in range(0, len(span.next_token_ids), num_positions):
             tokens = span.next_token_ids[start : start + num_positions].astype(np.int64)
             first = span.hidden_start + start
             logits = self.model.compute_logits(hidden[first : first + len(tokens)])
+            if not np.isfinite(best_tokens(logits)[1]).all():
+                return None
             parts.append(gather_logprobs(torch.log_softmax(logits, dim=-1), tokens, span.num_best))
-        return span.request_id, concatenate(parts)
+        return concatenate(parts)
 
     def _moments(self, begun_at: int) -> WorkerMoments:
         return WorkerMoments(

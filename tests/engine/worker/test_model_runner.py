@@ -142,6 +142,33 @@ def test_a_row_that_is_not_finite_fails_and_its_peers_go_on(
     assert outputs == expected
 
 
+@pytest.mark.parametrize("chunk", [3, 100])
+def test_a_prompt_whose_logits_are_not_finite_fails_alone(
+    new_driver: NewDriver, fake_model: FakeDecoder, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    expected = alone(new_driver)["1"]
+    driver = new_driver()
+    driver.add("bad", [1, 2, 3, 4, 5], SamplingSpec(temperature=0.0, prompt_logprobs=1), 4)
+    driver.add("1", PROMPTS[1], SPECS[1], 11)
+    compute_logits = type(fake_model).compute_logits
+
+    def poisoned(hidden: torch.Tensor) -> torch.Tensor:
+        monkeypatch.undo()
+        logits: torch.Tensor = compute_logits(fake_model, hidden)
+        logits[1] = torch.nan
+        return logits
+
+    monkeypatch.setattr(fake_model, "compute_logits", poisoned)
+    output = driver.run({"bad": chunk, "1": 100})
+    assert driver.failed == [
+        ("bad", "invalid_logits", "the model's logits for a token of the prompt are not finite")
+    ]
+    assert output.prompt_logprobs == []
+    del driver.sequences["bad"]
+    driver.released.append("bad")
+    assert driver.run_all() == {"1": expected}
+
+
 def test_rows_of_one_token_come_first_and_only_needed_logits_are_computed(
     new_driver: NewDriver, fake_model: FakeDecoder
 ) -> None:
