@@ -14,7 +14,7 @@ from setproctitle import setproctitle
 
 from vllm_obs.engine.child import EXIT_OUT_OF_MEMORY
 from vllm_obs.engine.child_pipe import FAILED, STOP, read_message, write_message
-from vllm_obs.engine.errors import StartupError, VllmObsError
+from vllm_obs.engine.errors import ConfigError, StartupError, VllmObsError
 from vllm_obs.engine.log import configure_logging
 
 _PR_SET_PDEATHSIG = 1
@@ -53,9 +53,11 @@ class Owner:
         """
         self._on_stop = callback
 
-    def fail(self, message: str, exit_code: int = StartupError.exit_code) -> NoReturn:
+    def fail(
+        self, message: str, exit_code: int = StartupError.exit_code, log_level: int = logging.ERROR
+    ) -> NoReturn:
         """End this process at once, from any thread, and leave the owner its cause."""
-        _logger.error("%s", message)
+        _logger.log(log_level, "%s", message)
         try:
             self.say(FAILED, [message, exit_code])
         finally:
@@ -114,6 +116,8 @@ def run_child(body: Callable[[Owner], None]) -> NoReturn:
     _logger.debug("started %.3f s after the spawn", (started_at - owner.spawned_at) / 1e9)
     try:
         body(owner)
+    except (ConfigError, StartupError) as error:
+        owner.fail(*cause_of(error), log_level=logging.DEBUG)  # a bad start is told once, by the root process
     except VllmObsError as error:
         owner.fail(*cause_of(error))
     except BaseException as error:

@@ -36,6 +36,6 @@ def run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_a
 
 
 def _fail(error: ConfigError | StartupError) -> int:
-    """Say why in one line."""
-    print(f"vllm-obs: {error}", file=sys.stderr, flush=True)
+    """Say why in one line, whatever the error's own words look like."""
+    print("vllm-obs:", *str(error).split(), file=sys.stderr, flush=True)
     return error.exit_code

@@ -118,6 +118,14 @@ def test_a_child_that_fails_to_start_says_why(behaviour: str, error: type[Any], 
         assert child.exit_code == code
 
 
+@pytest.mark.parametrize("behaviour", ["config error", "engine dead"])
+def test_a_bad_start_is_left_to_the_owner_to_tell(behaviour: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with child_that(behaviour) as child:
+        assert child.wait(START_SECONDS)
+    told = capfd.readouterr().err
+    assert told == "" if behaviour == "config error" else "a worker died" in told
+
+
 def test_a_child_that_is_killed_while_it_starts_is_seen_and_named() -> None:
     with child_that("silent") as child:
         threading.Timer(0.2, os.kill, (child.pid, signal.SIGKILL)).start()

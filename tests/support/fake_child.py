@@ -10,7 +10,7 @@ from typing import Any
 
 from vllm_obs.engine.child_main import Owner, guarded, run_child
 from vllm_obs.engine.child_pipe import READY
-from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.errors import ConfigError, EngineDeadError
 
 
 def behave(owner: Owner) -> None:
@@ -50,6 +50,10 @@ def _silent(owner: Owner) -> None:
 
 def _raise_config_error(owner: Owner) -> None:
     raise ConfigError("there is no such model")
+
+
+def _raise_engine_dead(owner: Owner) -> None:
+    raise EngineDeadError("a worker died")
 
 
 def _raise(owner: Owner) -> None:
@@ -98,6 +102,7 @@ _BEHAVIOURS = {
     "deaf": _deaf,
     "silent": _silent,
     "config error": _raise_config_error,
+    "engine dead": _raise_engine_dead,
     "error": _raise,
     "out of memory": _out_of_memory,
     "thread dies": _thread_dies,
