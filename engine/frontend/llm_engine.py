@@ -85,7 +85,7 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one step; the requests that changed, each with all its text so far.
 
-        A request that the engine failed raises RequestFailedError; the others go on with the next step.
+        A request that the engine failed raises RequestFailedError; what the others have comes with the next step.
         """
         outputs = self._client.get_output()
         if outputs is not None:
@@ -94,10 +94,11 @@ class LLMEngine:
             self._tell_core(aborts.failed, FinishReason.ERROR)
         changed = [assembler for assembler, _ in self._requests.values() if assembler.changed]
         for assembler in changed:
-            assembler.changed = False
             if assembler.failure is not None:
                 self.abort_request([assembler.output.request_id])
                 raise assembler.failure
+        for assembler in changed:
+            assembler.changed = False
             if assembler.output.finished:
                 del self._requests[assembler.output.request_id]
         return [assembler.output for assembler in changed]

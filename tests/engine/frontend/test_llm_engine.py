@@ -72,6 +72,19 @@ def test_a_failed_request_raises_and_the_others_go_on(engine: LLMEngine, client:
     assert not engine.has_unfinished_requests()
 
 
+def test_what_finished_beside_a_failed_request_comes_with_the_next_step(
+    engine: LLMEngine, client: EchoClient
+) -> None:
+    client.failing = {17}
+    for request_id, prompt in (("first", "Hello"), ("bad", "!"), ("worse", "!"), ("last", "Hello")):
+        engine.add_request(request_id, prompt, SamplingParams(max_tokens=1))
+    for _ in range(2):
+        with pytest.raises(RequestFailedError):
+            engine.step()
+    assert [(output.request_id, output.finished) for output in engine.step()] == [("first", True), ("last", True)]
+    assert not engine.has_unfinished_requests()
+
+
 def test_ids_in_use_and_bad_prompts_are_refused(engine: LLMEngine) -> None:
     engine.add_request("a", "Hello", SamplingParams(max_tokens=1))
     for request_id, prompt in (("a", "x"), ("b", "")):
