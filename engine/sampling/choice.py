@@ -72,7 +72,7 @@ def _draw_filtered(
     if whole:
         probabilities = _probabilities(logits, rows[whole], batch).numpy()
         for place, row in zip(whole, probabilities, strict=True):
-            tokens[place] = _draw_one(*nucleus(row, filters[place].top_p), numbers[place])
+            tokens[place] = _draw_one(*nucleus(row, 1.0, filters[place].top_p), numbers[place])
     values = logits.numpy()
     for place in set(range(len(rows))) - set(whole):
         row = values[rows[place]]

@@ -13,6 +13,9 @@ Float32Array = npt.NDArray[np.float32]
 GROUP = 128
 """Entries of a row whose largest is found first, when only the best few are wanted."""
 
+LARGE_SHARE = 1e-4
+"""Of the sum of all weights: what makes an entry worth a look before the others."""
+
 
 class Filters(NamedTuple):
     """One row's filters, applied in this order, each to what the one before it left.
@@ -67,19 +70,21 @@ def kept_tokens(row: Float32Array, best: float, filters: Filters) -> tuple[Int64
         weights = _weights(row[ids], best, filters.temperature)
     if filters.top_p >= 1.0:
         return ids, weights
-    places, weights = nucleus(weights, filters.top_p)
+    places, weights = nucleus(weights, float(weights.sum(dtype=np.float64)), filters.top_p)
     return ids[places], weights
 
 
-def nucleus(weights: Float32Array, top_p: float) -> tuple[Int64Array, Float32Array]:
-    """Places, ascending, and weights of the smallest best part of `weights` with `top_p` of their sum.
+def nucleus(weights: Float32Array, total: float, top_p: float) -> tuple[Int64Array, Float32Array]:
+    """Places, ascending, and weights of the smallest best part of `weights` with `top_p` of their sum `total`.
 
-    Entries below (1 - top_p) / n of the sum together hold less than 1 - top_p of it, so only those above can
-    belong and need sorting.
+    Only entries that can belong are sorted. Mostly few large ones hold enough; otherwise, entries below
+    (1 - top_p) / n of the sum together hold less than 1 - top_p of it, so those above do.
     """
-    total = float(weights.sum(dtype=np.float64))
-    places = np.flatnonzero(weights >= (1.0 - top_p) * total / len(weights))
+    places = np.flatnonzero(weights >= LARGE_SHARE * total)
     candidates = weights[places]
+    if float(candidates.sum(dtype=np.float64)) < top_p * total:
+        places = np.flatnonzero(weights >= (1.0 - top_p) * total / len(weights))
+        candidates = weights[places]
     descending = np.sort(candidates)[::-1]
     reached = np.cumsum(descending, dtype=np.float64)
     last = min(int(np.searchsorted(reached, top_p * total)), len(descending) - 1)

@@ -15,7 +15,8 @@ from vllm_obs.engine.sampling.truncation import GROUP, Filters, best_token_ids, 
 def kept(row: np.ndarray, filters: Filters) -> tuple[list[int], np.ndarray]:
     best = float(row.max())
     if is_whole(filters, len(row)):
-        ids, weights = nucleus(np.exp((row - best) / np.float32(filters.temperature)), filters.top_p)
+        every = np.exp((row - best) / np.float32(filters.temperature))
+        ids, weights = nucleus(every, float(every.sum(dtype=np.float64)), filters.top_p)
     else:
         ids, weights = kept_tokens(row, best, filters)
     return ids.tolist(), weights
@@ -56,6 +57,8 @@ filters_strategy = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 5 * GROUP), st.integers(0, 2**31), st.sampled_from([0.01, 1.0, 6.0]), filters_strategy)
+@example(40 * GROUP, 0, 0.01, Filters(1.0, 0, 0.9, 0.0))
+@example(40 * GROUP, 0, 6.0, Filters(1.0, 0, 0.9, 0.0))
 @example(GROUP, 0, 1.0, Filters(1.0, 0, 0.9, 0.0))
 def test_kept_tokens_are_those_of_the_definition(size: int, seed: int, spread: float, filters: Filters) -> None:
     row = (np.random.default_rng(seed).normal(size=size) * spread).astype(np.float32)
