@@ -4,11 +4,16 @@ import argparse
 import resource
 import time
 from collections.abc import Callable
+from functools import partial
 
-import torch
+from vllm_obs.engine.worker.threads import limit_spinning
 
-from vllm_obs.engine.attention.batch import AttentionBatch
-from vllm_obs.engine.config import (
+limit_spinning()  # as the workers do: it must come before torch
+
+import torch  # noqa: E402
+
+from vllm_obs.engine.attention.batch import AttentionBatch  # noqa: E402
+from vllm_obs.engine.config import (  # noqa: E402
     CacheConfig,
     Dtype,
     ModelConfig,
@@ -17,9 +22,9 @@ from vllm_obs.engine.config import (
     SchedulerConfig,
     VllmConfig,
 )
-from vllm_obs.engine.model.interface import DecoderModel, PagedKVCache
-from vllm_obs.engine.model.loader import load_model
-from vllm_obs.engine.model.source import resolve_model
+from vllm_obs.engine.model.interface import DecoderModel, PagedKVCache  # noqa: E402
+from vllm_obs.engine.model.loader import load_model  # noqa: E402
+from vllm_obs.engine.model.source import resolve_model  # noqa: E402
 
 BLOCK_SIZE = 16
 DECODE_ROWS = (1, 2, 4, 8, 16, 32)
@@ -76,7 +81,8 @@ class Steps:
 def timed(run: Callable[[], None], seconds: float) -> str:
     """Best and median milliseconds over that many seconds, and page faults of the median step."""
     run()
-    times, faults = [], []
+    times: list[float] = []
+    faults: list[int] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end or len(times) < 3:
         faults_before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -103,11 +109,11 @@ def main() -> None:
     steps = Steps(model, 32 * (arguments.context // BLOCK_SIZE) + 2048 // BLOCK_SIZE + 1)
     print("step                     best ms   median   faults")
     for rows in DECODE_ROWS:
-        print(
-            f"decode {rows:3d} rows        {timed(lambda n=rows: steps.run(n, 1, arguments.context), arguments.seconds)}"
-        )
+        run = partial(steps.run, rows, 1, arguments.context)
+        print(f"decode {rows:3d} rows        {timed(run, arguments.seconds)}", flush=True)
     for tokens in PROMPT_TOKENS:
-        print(f"prompt {tokens:4d} tokens     {timed(lambda n=tokens: steps.run(1, n, n), arguments.seconds)}")
+        run = partial(steps.run, 1, tokens, tokens)
+        print(f"prompt {tokens:4d} tokens     {timed(run, arguments.seconds)}", flush=True)
 
 
 if __name__ == "__main__":
