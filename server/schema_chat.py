@@ -39,6 +39,7 @@ RESERVED_KWARGS = {
     "eos_token",
     "raise_exception",
     "strftime_now",
+    "self",
 }
 
 

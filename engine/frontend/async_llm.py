@@ -141,7 +141,7 @@ class AsyncLLM:
         encode = partial(self._inputs.encode, text, add_special_tokens)
         return await self._in_thread(encode) if len(text) > LONG_TEXT_CHARS else encode()
 
-    async def encode_chat(self, template: ChatTemplate, messages: list[Message], **options: Any) -> list[int]:
+    async def encode_chat(self, template: ChatTemplate, messages: list[Message], /, **options: Any) -> list[int]:
         """`ChatTemplate.encode`, long chats off the event loop. RequestError when it cannot fit the context."""
         contents = (message.get("content") for message in messages)
         num_chars = sum(len(content) for content in contents if isinstance(content, str))

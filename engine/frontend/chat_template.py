@@ -30,6 +30,7 @@ class ChatTemplate:
     def render(
         self,
         messages: list[Message],
+        /,
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -50,18 +51,23 @@ class ChatTemplate:
             raise RequestError(
                 "continue_final_message and add_generation_prompt exclude each other.", "continue_final_message"
             )
-        values = {"bos_token": self._tokenizer.bos_token, "eos_token": self._tokenizer.eos_token, **kwargs}
+        values = {
+            "bos_token": self._tokenizer.bos_token,
+            "eos_token": self._tokenizer.eos_token,
+            **kwargs,
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+            "tools": tools,
+        }
         try:
-            text = self._template.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, tools=tools, **values
-            )
+            text = self._template.render(values)
         except Exception as error:  # a template is a program of somebody else: whatever it raises is its refusal
             raise RequestError(
                 f"The chat template refused the messages: {str(error)[:200]}", "messages"
             ) from error
         return _cut_after_last_content(text, messages) if continue_final_message else text
 
-    def encode(self, messages: list[Message], **options: Any) -> list[int]:
+    def encode(self, messages: list[Message], /, **options: Any) -> list[int]:
         """The prompt's token ids, with `render`'s options.
 
         Special tokens that the template writes are special; those spelled in a message, a tool or an option are

@@ -155,7 +155,7 @@ ROWS: list[Row] = [
     chat("H32", {"chat_template": "{{ messages }}"}, "unsupported"),
     *(
         chat("H32", {"chat_template_kwargs": {name: True}}, "unsupported")
-        for name in ("tokenize", "messages", "add_generation_prompt", "bos_token", "chat_template")
+        for name in ("self", "tokenize", "messages", "add_generation_prompt", "bos_token", "chat_template")
     ),
     chat("H32", {"chat_template_kwargs": {"x": "y" * 20_000}}),
     chat("H32", {"chat_template_kwargs": {"a b": 1}}),

@@ -323,6 +323,16 @@ def test_long_texts_are_tokenised_in_a_thread() -> None:
     assert seen[0] == main
 
 
+def test_options_of_a_template_may_have_any_name() -> None:
+    async def play(stage: Stage) -> None:
+        template = load_chat_template(default_model_config(), stage.llm.tokenizer)
+        options = {"self": 1, "template": 1, "messages": 1}
+        messages = [{"role": "user", "content": "hi"}]
+        assert await stage.llm.encode_chat(template, messages, **options) == template.encode(messages)
+
+    played(play)
+
+
 def test_texts_that_cannot_fit_are_refused_at_once() -> None:
     async def play(stage: Stage) -> None:
         template = load_chat_template(default_model_config(), stage.llm.tokenizer)

@@ -97,6 +97,13 @@ def test_a_template_has_the_usual_names() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["self", "template", "messages"])
+def test_options_may_have_the_names_of_our_own_parameters(name: str) -> None:
+    source = "{{ template }}{{ messages[0].content }}"
+    ids = written(source).encode(user("hi"), **{name: 1})
+    assert default_tokenizer().decode(ids) == ("1hi" if name == "template" else "hi")
+
+
 @pytest.mark.parametrize(
     "source",
     [
