@@ -66,7 +66,7 @@ class EngineArgs:
     def create_engine_config(self) -> VllmConfig:
         """Check everything, find the model, and freeze it. Raises ConfigError, one line, number and limit."""
         # Imported here: --help needs the flags only.
-        from vllm_obs.engine.model.source import ModelSource, resolve_model
+        from vllm_obs.engine.model.source import ModelSource, resolve_model, resolve_tokenizer
 
         self._check()
         device = detect_device(self.device)
@@ -77,7 +77,7 @@ class EngineArgs:
             model=source.model,
             path=source.path,
             source=source.source,
-            tokenizer=self.tokenizer or source.path,
+            tokenizer=resolve_tokenizer(self.tokenizer) if self.tokenizer else source.path,
             served_model_names=self._served_names(source.model),
             architecture=source.architecture,
             dtype=_DTYPES[self.dtype],

@@ -53,6 +53,17 @@ def resolve_model(model: str | None, load_format: str = "auto") -> ModelSource:
     return _resolve_gguf(name, path, load_format)
 
 
+def resolve_tokenizer(tokenizer: str) -> str:
+    """The local place of a .gguf file, a folder with tokenizer.json, or a hub id's; ConfigError in one line."""
+    try:
+        path = _locate(tokenizer, needs_weights=False)
+    except ConfigError as error:
+        raise ConfigError(f"--tokenizer: {str(error).removeprefix('no such model: ')}") from None
+    if path.is_dir() and not (path / "tokenizer.json").is_file():
+        raise ConfigError(f"--tokenizer: there is no tokenizer.json in {path}")
+    return str(path)
+
+
 def _locate(name: str, needs_weights: bool) -> Path:
     if not name or "\0" in name:
         raise ConfigError("the model's name is empty")

@@ -11,6 +11,7 @@ from vllm_obs.engine.config import ModelArchitecture, from_wire, to_wire
 from vllm_obs.engine.config import VllmConfig as Config
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import ENGINE_FLAGS
+from vllm_obs.engine.model import source as source_module
 
 ARCHITECTURE = ModelArchitecture(
     name="LlamaForCausalLM",
@@ -79,6 +80,29 @@ def test_the_configuration_survives_the_wire(model: str) -> None:
     assert from_wire(Config, to_wire(config)) == config
 
 
+def test_a_tokenizer_is_found_here_or_on_the_hub(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "snapshot"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text("{}")
+    asked: list[tuple[str, bool]] = []
+
+    def download(name: str, needs_weights: bool) -> Path:
+        asked.append((name, needs_weights))
+        if name == "some/missing":
+            raise ConfigError("no such model: some/missing is not there")
+        return folder
+
+    monkeypatch.setattr(source_module, "download_model", download)
+    assert make(model, tokenizer=str(folder)).model.tokenizer == str(folder)
+    assert asked == []
+    assert make(model, tokenizer="some/tokenizer").model.tokenizer == str(folder)
+    with pytest.raises(ConfigError, match=r"^--tokenizer: some/missing is not there$"):
+        make(model, tokenizer="some/missing")
+    assert asked == [("some/tokenizer", False), ("some/missing", False)]
+
+
 def test_a_template_is_read_from_its_file(model: str, tmp_path: Path) -> None:
     (tmp_path / "chat.jinja").write_text("hello")
     assert make(model, chat_template=str(tmp_path / "chat.jinja")).model.chat_template == "hello"
@@ -108,6 +132,9 @@ def test_a_template_is_read_from_its_file(model: str, tmp_path: Path) -> None:
         ),
         ({"served_model_name": ""}, None),
         ({"served_model_name": ["a" * 257]}, "has 257 characters; between 1 and 256"),
+        ({"tokenizer": "/no/such/file"}, "--tokenizer: there is no file or directory /no/such/file"),
+        ({"tokenizer": "/no/such/file.gguf"}, "--tokenizer: there is no file or directory /no/such/file.gguf"),
+        ({"tokenizer": "/proc"}, "--tokenizer: there is no tokenizer.json in /proc"),
         ({"chat_template": "/no/such/file"}, "--chat-template /no/such/file: No such file"),
     ],
 )
