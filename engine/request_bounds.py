@@ -15,6 +15,8 @@ MAX_SALT_CHARS = 4096
 MAX_STOP_TOKEN_IDS = 4096
 MAX_BAD_WORDS = 4096
 MAX_BAD_WORD_TOKENS = 1024
+MAX_BAD_WORDS_TOKENS = 65_536
+"""Of all words together."""
 
 _INTEGERS = (
     ("top_k", 0, 2**31 - 1),
@@ -106,6 +108,10 @@ class RequestBounds:
                 f"bad_words has {len(sampling.bad_words_ids)} entries; at most {MAX_BAD_WORDS} may be.",
                 "bad_words",
             )
+        if (num_tokens := sum(map(len, sampling.bad_words_ids))) > MAX_BAD_WORDS_TOKENS:
+            raise RequestError(
+                f"bad_words has {num_tokens} tokens in all; at most {MAX_BAD_WORDS_TOKENS} may be.", "bad_words"
+            )
         for word in sampling.bad_words_ids:
             self._require_list("bad_words", word, MAX_BAD_WORD_TOKENS)
 
@@ -115,7 +121,11 @@ class RequestBounds:
         self._require_token_ids(name, token_ids)
 
     def _require_token_ids(self, name: str, token_ids: Sequence[int]) -> None:
-        for token_id in token_ids:
+        if not token_ids:
+            return
+        if not set(map(type, token_ids)) <= {int}:
+            raise RequestError(f"{name} holds what is not an integer.", name)
+        for token_id in (min(token_ids), max(token_ids)):
             _require_integer(name, token_id, 0, self.vocab_size - 1)
 
 

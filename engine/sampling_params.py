@@ -82,7 +82,8 @@ class SamplingLimits:
     """What a request may ask for at most.
 
     `vocab_size` is the number of ids a request may name: those both the tokenizer and the logits have.
-    `max_total_tokens` bounds n times max_tokens, and that times the log-probabilities of each.
+    `max_total_tokens` bounds n times max_tokens, and that times the log-probabilities of each;
+    `max_constraint_tokens` the token ids that the sequences' allowed_token_ids, logit_bias and bad_words hold.
     `cap_max_tokens` cuts max_tokens to what fits (offline) where a server refuses the request.
     """
 
@@ -94,7 +95,9 @@ class SamplingLimits:
     max_stop_chars: int = 1024
     max_list_items: int = 1024
     max_bad_word_chars: int = 256
+    max_bad_words_tokens: int = 65_536
     max_total_tokens: int = 4_194_304
+    max_constraint_tokens: int = 1_048_576
     max_prompt_logprob_entries: int = 131_072
     cap_max_tokens: bool = False
 

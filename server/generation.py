@@ -75,7 +75,7 @@ class Generation:
         generation = cls(api, call, params.n)
         try:
             for index, prompt in enumerate(prompts):
-                await generation._submit_one(index, prompt, params)
+                await generation._submit_one(index, prompt, params, len(prompts))
                 await asyncio.sleep(0)  # a thousand prompts must not keep the loop from everybody else
         except BaseException:
             await generation.aclose()
@@ -84,7 +84,7 @@ class Generation:
             logger.info("request %s (%s): %s", call.request_id, call.label, _summary(prompts, params, call))
         return generation
 
-    async def _submit_one(self, index: int, prompt: Prompt, params: SamplingParams) -> None:
+    async def _submit_one(self, index: int, prompt: Prompt, params: SamplingParams, num_prompts: int) -> None:
         call = self._call
         stream = await self._api.engine.llm.submit(
             prompt,
@@ -97,6 +97,7 @@ class Generation:
             rendered_at=call.rendered_at,
             external_id=call.label,
             stream=call.stream,
+            num_prompts=num_prompts,
         )
         self._streams.append(stream)
 

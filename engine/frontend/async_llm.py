@@ -29,7 +29,7 @@ from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.engine.frontend.request_stream import DeltaQueue, RequestStream
 from vllm_obs.engine.frontend.stats_line import StatsLine
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
-from vllm_obs.engine.messages import FinishReason
+from vllm_obs.engine.messages import EngineCoreRequest, FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.telemetry.recorder import Recorder
 
@@ -39,11 +39,15 @@ T = TypeVar("T")
 
 _NUM_TOKENIZER_THREADS = 2
 _SHUTDOWN_SECONDS = 5.0
+_SEQUENCES_A_TURN = 16
 
 
 class RequestOptions(TypedDict, total=False):
-    """What may come with a prompt. Moments are `time.monotonic_ns()`; with `stream` False a sequence gives one
-    delta, at its end (cheaper than merging them)."""
+    """What may come with a prompt, one of `num_prompts` of a request.
+
+    Moments are `time.monotonic_ns()`; with `stream` False a sequence gives one delta, at its end (cheaper than
+    merging them).
+    """
 
     priority: int
     cache_salt: str | None
@@ -52,6 +56,7 @@ class RequestOptions(TypedDict, total=False):
     rendered_at: int | None
     external_id: str
     stream: bool
+    num_prompts: int
 
 
 class AsyncLLM:
@@ -124,12 +129,19 @@ class AsyncLLM:
         for sequence in sequences:
             self._recorder.record(arrival.submitted(sequence, tokenized_at))
         try:
-            for sequence in sequences:
-                await self._client.add_request(sequence)
+            await self._send(sequences)
         except BaseException:
             close()
             raise
         return RequestStream(ids[0].rpartition("-")[0], queue, close)
+
+    async def _send(self, sequences: list[EngineCoreRequest]) -> None:
+        """Hand the sequences to the core, with room for others between; those aborted meanwhile stay here."""
+        for index, sequence in enumerate(sequences, 1):
+            if self._outputs.is_open(sequence.request_id):
+                await self._client.add_request(sequence)
+            if index % _SEQUENCES_A_TURN == 0:
+                await asyncio.sleep(0)
 
     async def abort(self, request_id: str) -> None:
         """Abort every request submitted under that handle; their streams end with finish_reason `abort`."""
@@ -263,4 +275,5 @@ def _arrival(options: RequestOptions, num_sequences: int) -> Arrival:
         parsed_at=parsed_at,
         rendered_at=options.get("rendered_at") or parsed_at,
         num_sequences=num_sequences,
+        num_prompts=options.get("num_prompts", 1),
     )

@@ -39,7 +39,8 @@ _TRUNCATED_TEXT_FACTOR = 4
 class Arrival:
     """What comes with a prompt: the client's label, its order and cache domain, and the moments so far.
 
-    Moments are `time.monotonic_ns()`; a stage that did not take place has the moment before it.
+    Moments are `time.monotonic_ns()`; a stage that did not take place has the moment before it. `num_prompts` is
+    how many prompts the client's request has, all with the same parameters.
     """
 
     external_id: str = ""
@@ -49,6 +50,7 @@ class Arrival:
     parsed_at: int = 0
     rendered_at: int = 0
     num_sequences: int = 1
+    num_prompts: int = 1
 
     def submitted(self, sequence: EngineCoreRequest, tokenized_at: int) -> RequestSubmitted:
         """The fact that this sequence of the request goes to the core, at its `submitted_at`."""
@@ -95,7 +97,9 @@ class InputProcessor:
         max_tokens = self._max_tokens(len(token_ids), params)
         self._check_products(len(token_ids), max_tokens, params)
         sampling = to_spec(params, max_tokens, self.tokenizer.eos_token_ids)
-        return PreparedPrompt(token_ids, sampling._replace(bad_words_ids=self._bad_words(params)), max_tokens)
+        sampling = sampling._replace(bad_words_ids=self._bad_words(params))
+        self._check_constraints(sampling, params.n, arrival.num_prompts)
+        return PreparedPrompt(token_ids, sampling, max_tokens)
 
     def is_long(self, prompt: Prompt, params: SamplingParams) -> bool:
         """Whether `prepare` may take longer than an event loop should wait."""
@@ -200,6 +204,21 @@ class InputProcessor:
                     f"{name}={wanted} for {rows} tokens are {rows * (wanted + 1)} numbers; at most {most} may be.",
                     name,
                 )
+
+    def _check_constraints(self, sampling: SamplingSpec, n: int, num_prompts: int) -> None:
+        """Every sequence carries its own copy of these lists to the core."""
+        num_bad = sum(map(len, sampling.bad_words_ids))
+        if num_bad > (most := self.limits.max_bad_words_tokens):
+            raise RequestError(f"bad_words has {num_bad} tokens in all; at most {most} may be.", "bad_words")
+        each = len(sampling.allowed_token_ids) + len(sampling.logit_bias) + num_bad
+        total, most = num_prompts * n * each, self.limits.max_constraint_tokens
+        if total > most:
+            raise RequestError(
+                f"{num_prompts * n} sequences with {each} token ids in allowed_token_ids, logit_bias and "
+                f"bad_words have {total}; at most {most} may be.",
+                "n" if n > 1 else "prompt",
+                reason="too_many_sequences",
+            )
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         """Each word as it is tokenised at the start of a text and after a blank."""

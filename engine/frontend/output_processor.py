@@ -48,6 +48,10 @@ class OutputProcessor:
         """Sequences registered and not ended."""
         return len(self._open)
 
+    def is_open(self, request_id: str) -> bool:
+        """Whether a sequence is registered and not ended."""
+        return request_id in self._open
+
     def register(self, request: SequenceRequest) -> None:
         """Take a sequence on; its deltas go to `request.sink`."""
         self._open[request.request_id] = OpenSequence(request, self._tokenizer)

@@ -135,6 +135,7 @@ ROWS: list[Row] = [
     text("H21", {"prompt": "\U0001f468\u200d" * 500_000}, "context_length_exceeded"),
     chat("H21", {"messages": [{"role": "user", "content": "a" * 1_000_000}]}, "context_length_exceeded"),
     text("H22", {"prompt": ["x"] * 10_000}, "too_many_sequences"),
+    text("H22", {"prompt": ["x"] * 40, "allowed_token_ids": list(range(32_768))}, "too_many_sequences"),
     text("H22", {"prompt": ["x"] * 100, "n": 11}, "too_many_sequences", "n"),
     text("H31", {"response_format": {"type": "json_object"}}, "unsupported"),
     chat("H31", {"response_format": {"type": "regex", "regex": "(a+)+b"}}, "unsupported"),

@@ -323,6 +323,21 @@ def test_long_texts_are_tokenised_in_a_thread() -> None:
     assert seen[0] == main
 
 
+def test_many_sequences_leave_room_for_others_and_end_with_an_abort_meanwhile() -> None:
+    async def play(stage: Stage) -> None:
+        submission = asyncio.create_task(stage.llm.submit([5], SamplingParams(n=100), "many"))
+        while not stage.client.added:
+            await asyncio.sleep(0)
+        assert len(stage.client.added) < 100
+        await stage.llm.abort("many")
+        stream = await submission
+        assert len(stage.client.added) < 100
+        assert stage.llm.num_in_flight == 0
+        await stream.aclose()
+
+    played(play)
+
+
 def test_options_of_a_template_may_have_any_name() -> None:
     async def play(stage: Stage) -> None:
         template = load_chat_template(default_model_config(), stage.llm.tokenizer)

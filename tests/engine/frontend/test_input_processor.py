@@ -156,6 +156,24 @@ def test_bad_words_are_taken_at_the_start_and_after_a_blank(inputs: InputProcess
     assert set(words) == {tuple(inputs.tokenizer.encode("Paris")), (7042,)}
 
 
+def test_the_token_ids_that_sequences_carry_are_bounded(inputs: InputProcessor) -> None:
+    allowed = list(range(32_760))
+    fields: dict[str, Any] = {"allowed_token_ids": allowed, "logit_bias": {5: 1.0, 6: 1.0}, "bad_words": ["the"]}
+    num_each = 32_762 + sum(map(len, prepare(inputs, "x", **fields).sampling.bad_words_ids))
+    prepare(inputs, "x", n=31, **fields)
+    for n, num_prompts, param in ((40, 1, "n"), (1, 40, "prompt"), (2, 20, "n")):
+        error = refusal(inputs, "x", Arrival(num_prompts=num_prompts), n=n, **fields)
+        assert (error.reason, error.param) == ("too_many_sequences", param)
+        assert str(40 * num_each) in str(error)
+        assert "1048576" in str(error)
+
+
+def test_the_tokens_of_all_bad_words_are_bounded(inputs: InputProcessor) -> None:
+    error = refusal(inputs, "x", bad_words=[chr(0x4E00 + n) * 100 for n in range(500)])
+    assert (error.reason, error.param) == ("invalid_value", "bad_words")
+    assert "65536" in str(error)
+
+
 def test_a_failing_tokenizer_is_no_fault_of_the_request(
     inputs: InputProcessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
