@@ -131,6 +131,15 @@ class AsyncMPClient:
             raise self._dead_error()
         return outputs
 
+    def ask_to_stop(self) -> None:
+        """Order the engine to end, without waiting; `shutdown` is still due."""
+        self._link.ask_to_stop()
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the engine's process has ended, for whatever reason."""
+        return self._link.child.exit_cause is not None
+
     def shutdown(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
         """End the engine within that time, then SIGKILL; blocks as long. Idempotent."""
         self._end()

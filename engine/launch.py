@@ -117,6 +117,11 @@ class EngineLink:
         self.num_dropped[reason] += 1
         self._recorder.record(FrameDropped("client_outputs", reason, time.monotonic_ns()))
 
+    def ask_to_stop(self) -> None:
+        """Order the engine to end; from now on its end is no death."""
+        self._is_stopped = self._is_stopped or self.child.exit_cause is None
+        self.child.ask_to_stop()
+
     def close(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
         """End the engine within that time (then SIGKILL) and take the sockets away. Idempotent."""
         self._is_stopped = self._is_stopped or self.child.exit_cause is None

@@ -9,6 +9,7 @@ from collections.abc import Generator
 import uvicorn
 from starlette.types import ASGIApp
 
+from vllm_obs.engine.errors import StartupError
 from vllm_obs.server.config import Limits, ServerConfig
 from vllm_obs.server.protocol import HttpProtocol
 from vllm_obs.server.public_paths import PROBES
@@ -37,12 +38,22 @@ class HttpServer(uvicorn.Server):
         logging.getLogger("uvicorn.error").addFilter(_is_no_chatter)
 
     async def start(self, sock: socket.socket) -> "asyncio.Task[None]":
-        """Listen on the bound socket; the task ends with the server."""
+        """Listen on the bound socket; the task ends with the server. StartupError when it cannot."""
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        task = asyncio.create_task(self.serve(sockets=[sock]), name="http server")
+        task = asyncio.create_task(self._serve_and_close(sock), name="http server")
         while not self.started and not task.done():
             await asyncio.sleep(0.005)
+        if not self.started:
+            raise StartupError(end_cause(task))
         return task
+
+    async def _serve_and_close(self, sock: socket.socket) -> None:
+        try:
+            await self.serve(sockets=[sock])
+        except Exception:
+            if self.started:
+                await self.shutdown(sockets=[sock])  # uvloop cannot be closed over an open listener
+            raise
 
     def stop(self, at_once: bool) -> None:
         """Close the listener and the connections; with `at_once` without waiting for them."""
@@ -53,6 +64,12 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         """Leave the signals alone: uvicorn would close its listener at the first one."""
         yield
+
+
+def end_cause(serving: "asyncio.Task[None]") -> str:
+    """Why a server that was not asked to has ended."""
+    error = None if serving.cancelled() else serving.exception()
+    return f"the HTTP server ended: {error or 'it gave no reason'}"
 
 
 def _protocol(limits: Limits) -> type[HttpProtocol]:

@@ -17,6 +17,7 @@ from http_app import model_config
 
 from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.http_server import HttpServer
 from vllm_obs.server.lifecycle import Lifecycle
 from vllm_obs.telemetry.recorder import MemoryRecorder
 
@@ -209,6 +210,55 @@ def test_second_signal_stops_at_once_with_one(engine: FakeEngine, listener: sock
 
     assert serve(engine, listener, scenario) == (1, ["shutting_down"] * 2)
     assert time.monotonic() - stopped_at[0] < 3
+
+
+def test_second_signal_while_the_engine_ends_stops_at_once_with_one(
+    engine: FakeEngine, listener: socket.socket
+) -> None:
+    engine.is_deaf = True
+    stopped_at: list[float] = []
+
+    def scenario(client: Client) -> None:
+        client.wait_for("/readyz", 200)
+        stop()
+        assert engine.was_asked_to_stop.wait(20)
+        stopped_at.append(stop())
+
+    assert serve(engine, listener, scenario) == (1, None)
+    assert time.monotonic() - stopped_at[0] < 3
+
+
+def test_http_server_that_ends_unasked_ends_the_process_with_70(
+    engine: FakeEngine, listener: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = threading.Event()
+
+    async def on_tick(server: HttpServer, counter: int) -> bool:
+        if broken.is_set():
+            raise OSError("the listener is gone")
+        return server.should_exit
+
+    def scenario(client: Client) -> None:
+        client.wait_for("/readyz", 200)
+        broken.set()
+        if not engine.was_asked_to_stop.wait(5):
+            stop()
+
+    monkeypatch.setattr(HttpServer, "on_tick", on_tick)
+    assert serve(engine, listener, scenario) == (70, None)
+    assert "the HTTP server ended: the listener is gone" in caplog.text
+
+
+def test_http_server_that_cannot_listen_is_a_failed_start(
+    engine: FakeEngine, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def startup(server: HttpServer, sockets: object) -> None:
+        raise OSError("cannot listen")
+
+    monkeypatch.setattr(HttpServer, "startup", startup)
+    with pytest.raises(StartupError, match="the HTTP server ended: cannot listen"):
+        serve(engine, listener, lambda client: None)
+    assert engine.num_shutdowns == 1
 
 
 def test_death_of_the_engine_is_told_and_exits_70(engine: FakeEngine, listener: socket.socket) -> None:

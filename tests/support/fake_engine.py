@@ -1,6 +1,7 @@
 """A fake engine at the client's port: it takes requests and gives back scripted tokens, one a step."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -41,6 +42,8 @@ class FakeEngine:
         self.aborted: list[str] = []
         self.num_tokens_sent = 0
         self.num_shutdowns = 0
+        self.is_deaf = False
+        self.was_asked_to_stop = threading.Event()
         self.start_error: Exception | None = None
         self.loaded = asyncio.Event()
         self.loaded.set()
@@ -77,6 +80,14 @@ class FakeEngine:
         if self.start_error is not None:
             raise self.start_error
         return self.facts
+
+    def ask_to_stop(self) -> None:
+        self.was_asked_to_stop.set()
+
+    @property
+    def has_stopped(self) -> bool:
+        """A deaf one ends only when it is shut down."""
+        return self.was_asked_to_stop.is_set() and not self.is_deaf
 
     def shutdown(self, timeout_seconds: float = 5.0) -> None:
         self.num_shutdowns += 1
