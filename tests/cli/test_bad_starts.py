@@ -1,10 +1,10 @@
 """A start that cannot work ends with 78, one plain line, and nothing left behind."""
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -74,21 +74,29 @@ def test_a_corrupt_file(tmp_path: Path) -> None:
     assert_one_line(serve(str(path), "--port", "0"), "broken.gguf")
 
 
-def test_a_cache_that_holds_no_request_of_full_length() -> None:
+def test_a_cache_that_holds_no_request_of_full_length(tmp_path: Path) -> None:
     """Found by the engine's process once the weights are there: its one line comes through, and it is gone."""
-    before = time.time()
-    done = serve("--port", "0", "--host", "127.0.0.1", "--kv-cache-memory-bytes", "1M", seconds=90)
+    run_dir = str(tmp_path / "runs")
+    words = ("--port", "0", "--host", "127.0.0.1", "--kv-cache-memory-bytes", "1M")
+    done = serve(*words, env={"VLLM_OBS_RUN_DIR": run_dir}, seconds=90)
     assert done.returncode == 78, done.stderr
     assert done.stderr.splitlines()[-1].startswith("vllm-obs: ")
     assert "8192 tokens" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
-    assert engines_born_after(before) == []
+    assert processes_with(run_dir) == []
 
 
-def engines_born_after(moment: float) -> list[int]:
+def processes_with(run_dir: str) -> list[int]:
+    """Who still runs with this run directory in its environment."""
     found = []
-    for process in psutil.process_iter(["cmdline", "create_time"]):
-        words = " ".join(process.info["cmdline"] or ())
-        if "vllm-obs::" in words and process.info["create_time"] >= moment:
-            found.append(process.pid)
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("VLLM_OBS_RUN_DIR") == run_dir:
+                found.append(process.pid)
     return found
+
+
+def test_the_search_for_leftovers_finds_one() -> None:
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "VLLM_OBS_RUN_DIR": "/a/run"}) as child:
+        assert processes_with("/a/run") == [child.pid]
+        child.kill()
