@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -43,12 +44,14 @@ class EngineLink:
         self.client_index = 0
         self.num_dropped: Counter[str] = Counter()
         self._has_said_hello = False
+        self._has_outputs = False
         self._is_stopped = False
         self._recorder = recorder
         self._identity = engine_identity(0, config.generation)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._requests = make_socket(self._context, zmq.ROUTER)
         self.outputs = make_socket(self._context, zmq.PULL)
+        self._outputs_monitor = self.outputs.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         try:
             self.child = self._start(module)
         except BaseException:
@@ -57,7 +60,7 @@ class EngineLink:
 
     def _start(self, module: str) -> Child:
         names = [f"{kind}{self.client_index}-{self.config.generation}" for kind in ("in", "out")]
-        endpoints = [socket_endpoint(self.config.run_dir, name) for name in names]
+        endpoints = self._endpoints = [socket_endpoint(self.config.run_dir, name) for name in names]
         for socket, endpoint in zip((self._requests, self.outputs), endpoints, strict=True):
             bind(socket, endpoint)
         configuration = {"config": to_wire(self.config), "engine_index": 0, "clients": [endpoints]}
@@ -66,11 +69,19 @@ class EngineLink:
     def try_ready(self) -> EngineFacts | None:
         """The engine's facts once it can be sent to, None before. ConfigError or StartupError when it ended."""
         self._has_said_hello = self._has_said_hello or self._take_hello()
+        self._has_outputs = self._has_outputs or bool(self._outputs_monitor.poll(0))
         payload = self.child.message(READY)
-        if payload is None or not self._has_said_hello:
+        if payload is None or not self._has_said_hello or not self._has_outputs:
             return None
+        self._take_names_away()
         facts: EngineFacts = read_fields(EngineFacts, payload, ArrayReader([]))
         return facts
+
+    def _take_names_away(self) -> None:
+        """Remove the sockets' files: both ends are connected, and a killed owner could not do it later."""
+        self.outputs.disable_monitor()
+        for endpoint in self._endpoints:
+            Path(endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
 
     @property
     def dead_cause(self) -> str | None:

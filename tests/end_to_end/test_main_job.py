@@ -1,5 +1,6 @@
 """One command serves a real model through the whole stack, ends as asked, and leaves nothing behind."""
 
+import http.client
 import json
 import signal
 import time
@@ -85,14 +86,18 @@ def test_sigterm_lets_running_streams_finish_and_exits_0() -> None:
 
 
 @pytest.mark.parametrize("backend", ["uni", "mp"])
-def test_sigkill_of_the_api_server_leaves_no_process(backend: str) -> None:
-    server = Server("--distributed-executor-backend", backend)
+def test_sigkill_of_the_api_server_leaves_no_process_and_no_socket(backend: str, tmp_path: Path) -> None:
+    server = Server("--distributed-executor-backend", backend, env={"VLLM_OBS_RUN_DIR": str(tmp_path)})
     try:
         server.wait_ready()
         assert len(server.family) >= 1 + (backend == "mp")
-        next(server.stream("/v1/completions", LONG))
+        stream = server.stream("/v1/completions", LONG)
+        next(stream)
         server.process.kill()
         assert server.leftovers(6) == []
+        assert list(tmp_path.rglob("*.sock")) == []
+        with pytest.raises((OSError, http.client.HTTPException)):
+            list(stream)
     finally:
         server.close()
 
@@ -104,7 +109,7 @@ def test_killing_the_engine_ends_every_stream_with_its_cause_and_exits_70() -> N
         streams = [server.stream("/v1/completions", LONG) for _ in range(4)]
         for stream in streams:
             next(stream)
-        server.child("engine").kill()
+        server.child("EngineCore").kill()
         last = [list(stream)[-1] for stream in streams]
         assert [event["error"]["reason"] for event in last] == ["engine_dead"] * 4
         assert server.process.wait(9) == 70
