@@ -9,7 +9,7 @@ from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.attention.kv_cache import BlockedKVCache
 from vllm_obs.engine.attention.row_groups import group_rows
 
-_GATHERED_BYTES = {"cpu": 6 << 20, "cuda": 256 << 20}
+_GATHERED_BYTES = {"cpu": 2 << 20, "cuda": 256 << 20}
 """What a group of rows gathers in float32, at most: on a CPU it should stay in cache."""
 
 _QUERIES_AT_ONCE = 512

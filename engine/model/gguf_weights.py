@@ -8,7 +8,7 @@ from gguf.quants import dequantize
 
 from vllm_obs.engine.config import ModelArchitecture
 from vllm_obs.engine.model.gguf_file import GGUFFile
-from vllm_obs.engine.model.matrix import GROUP_SIZE, FourBit, Matrix
+from vllm_obs.engine.model.matrix import GROUP_SIZE, FourBit, Matrix, dense
 from vllm_obs.engine.model.source import gguf_shapes
 from vllm_obs.engine.model.tensor_names import Shape, gguf_name
 
@@ -24,21 +24,21 @@ class GGUFWeights:
     def __init__(self, path: str, architecture: ModelArchitecture) -> None:
         self._file = GGUFFile(path)
         self._architecture = architecture
+        self._shapes = gguf_shapes(self._file, architecture)
 
     def shapes(self) -> dict[str, Shape]:
-        return gguf_shapes(self._file, self._architecture)
+        return self._shapes
 
     def read(self, name: str) -> torch.Tensor:
-        return self.read_matrix(name).values
+        return dense(self.read_matrix(name))
 
     def read_matrix(self, name: str) -> Matrix:
         tensor = self._file.tensors[gguf_name(name)]
         raw = self._unpermuted(name, self._file.raw(tensor.name))
         type_name = tensor.block_type.name
         if type_name in ("Q4_0", "Q4_1") and len(tensor.shape) == 2:
-            four_bit = four_bit_codes(raw, type_name)
-            return Matrix(four_bit.values(), four_bit)
-        return Matrix(torch.from_numpy(dequantised(raw, type_name).reshape(tensor.shape)))
+            return four_bit_codes(raw, type_name)
+        return torch.from_numpy(dequantised(raw, type_name).reshape(tensor.shape))
 
     def _unpermuted(self, name: str, raw: Bytes) -> Bytes:
         """Query and key rows of llama files are stored in interleaved rotary order: put the halves apart again."""

@@ -11,7 +11,7 @@ from vllm_obs.engine.model.decoder import Decoder
 from vllm_obs.engine.model.interface import DecoderModel
 from vllm_obs.engine.model.layers import DecoderLayer, RMSNorm
 from vllm_obs.engine.model.linear import Linear
-from vllm_obs.engine.model.matrix import Matrix, stacked
+from vllm_obs.engine.model.matrix import dense, stacked
 from vllm_obs.engine.model.numerics import Numerics, choose_numerics
 from vllm_obs.engine.model.rope import interleaved_order, rotation_table
 from vllm_obs.engine.model.tensor_names import EMBEDDING, FINAL_NORM, LM_HEAD, expected_tensors, layer_prefix
@@ -36,12 +36,12 @@ class _Builder:
     numerics: Numerics
 
     def decoder(self, max_model_len: int) -> Decoder:
-        embedding = self.weights.read_matrix(EMBEDDING)
+        embedding = self.numerics.placed(dense(self.weights.read_matrix(EMBEDDING)))
         head = embedding if self.architecture.tie_word_embeddings else self.weights.read_matrix(LM_HEAD)
         return Decoder(
             architecture=self.architecture,
             numerics=self.numerics,
-            embedding=self.numerics.placed(embedding.values),
+            embedding=embedding,
             rotations=rotation_table(self.architecture, max_model_len).to(self.numerics.device),
             layers=[self._layer(number) for number in range(self.architecture.num_layers)],
             final_norm=self._norm(FINAL_NORM),
@@ -101,5 +101,5 @@ class _Builder:
         shapes = self.weights.shapes()
         if any(name not in shapes for name in names):
             return None
-        biases = [Matrix(self.weights.read(name).float()) for name in names]
-        return stacked(biases, order).values.to(self.numerics.device)
+        biases = [self.weights.read(name).float() for name in names]
+        return dense(stacked(biases, order)).to(self.numerics.device)

@@ -7,12 +7,12 @@ import psutil
 import torch
 
 from vllm_obs.engine.model.linear import FourBitLinear, Linear, PackedLinear, PlainLinear, RowsLinear
-from vllm_obs.engine.model.matrix import FourBit, Matrix
+from vllm_obs.engine.model.matrix import FourBit, Matrix, dense
 
 Method = Literal["plain", "packed", "by_rows"]
 
-_FOUR_BIT_ROWS = {True: 4, False: 8}
-"""Up to how many rows the four-bit product is the fastest, by whether the CPU multiplies bfloat16 itself."""
+_FOUR_BIT_ROWS = {"packed": 4, "by_rows": 8}
+"""Up to how many rows the four-bit product is the fastest, by the method used for more."""
 
 _MAX_SHARE_OF_MEMORY = 0.5
 
@@ -34,24 +34,23 @@ class Numerics:
 
     def linear(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
         """The matrix product done the fastest way here."""
+        values = dense(matrix)
         if self.method == "plain":
-            return PlainLinear(self.placed(matrix.values), None if bias is None else self.placed(bias))
+            return PlainLinear(self.placed(values), None if bias is None else self.placed(bias))
+        many = PackedLinear(self.placed(values) if self.method == "packed" else values.float(), bias)
+        if isinstance(matrix, FourBit) and self._multiplies_codes(matrix):
+            return RowsLinear(FourBitLinear(matrix, bias), many, _FOUR_BIT_ROWS[self.method])
         if self.method == "packed":
-            return self._with_four_bit(PackedLinear(self.placed(matrix.values), bias), matrix.four_bit, bias)
-        many = PackedLinear(matrix.values.float(), bias)
-        if matrix.four_bit is None:
-            return RowsLinear(PlainLinear(self.placed(matrix.values), bias), many, max_few=1)
-        return self._with_four_bit(many, matrix.four_bit, bias)
+            return many
+        return RowsLinear(PlainLinear(self.placed(values), bias), many, max_few=1)
 
     def placed(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor in the model's dtype on its device."""
         return tensor.to(self.dtype).to(self.device)
 
-    def _with_four_bit(self, many: Linear, codes: FourBit | None, bias: torch.Tensor | None) -> Linear:
-        if self.dtype != torch.bfloat16 or codes is None or codes.codes.shape[0] % 16:
-            return many
-        max_few = _FOUR_BIT_ROWS[self.method == "packed"]
-        return RowsLinear(FourBitLinear(codes, bias), many, max_few)
+    def _multiplies_codes(self, matrix: FourBit) -> bool:
+        """The kernel takes bfloat16 and works on 16 outputs at a time."""
+        return self.dtype == torch.bfloat16 and matrix.codes.shape[0] % 16 == 0
 
 
 def choose_numerics(dtype: torch.dtype, device: torch.device, num_parameters: int) -> Numerics:

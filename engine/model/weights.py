@@ -45,9 +45,10 @@ class SafetensorsWeights:
 
     def __init__(self, directory: Path) -> None:
         self._table: dict[str, StoredTensor] = read_tensor_table(directory)
+        self._shapes = {name: stored.shape for name, stored in self._table.items()}
 
     def shapes(self) -> dict[str, Shape]:
-        return {name: stored.shape for name, stored in self._table.items()}
+        return self._shapes
 
     def read(self, name: str) -> torch.Tensor:
         stored = self._table[name]
@@ -59,7 +60,7 @@ class SafetensorsWeights:
         return tensor
 
     def read_matrix(self, name: str) -> Matrix:
-        return Matrix(self.read(name))
+        return self.read(name)
 
 
 class DummyWeights:
@@ -71,7 +72,7 @@ class DummyWeights:
         self._seed = seed
 
     def shapes(self) -> dict[str, Shape]:
-        return dict(self._shapes)
+        return self._shapes
 
     def read(self, name: str) -> torch.Tensor:
         shape = self._shapes[name]
@@ -81,4 +82,4 @@ class DummyWeights:
         return torch.randn(shape, generator=generator).mul_(float(shape[-1]) ** -0.5)
 
     def read_matrix(self, name: str) -> Matrix:
-        return Matrix(self.read(name))
+        return self.read(name)

@@ -87,14 +87,18 @@ class EnginePeer:
                 return outputs.utility.value, before
             before.append(outputs)
 
-    def run(self, request_ids: set[str]) -> dict[str, tuple[list[int], FinishReason]]:
-        """Tokens and ending of each of the requests, once all have ended."""
+    def run(
+        self, request_ids: set[str], ignoring: frozenset[str] = frozenset()
+    ) -> dict[str, tuple[list[int], FinishReason]]:
+        """Tokens and ending of each of the requests, once all have ended; rows of `ignoring` are skipped."""
         tokens: dict[str, list[int]] = {request_id: [] for request_id in request_ids}
         endings: dict[str, FinishReason] = {}
         while endings.keys() != request_ids:
             outputs = self.outputs()
             rows = np.split(outputs.new_token_ids, np.cumsum(outputs.num_new_tokens)[:-1])
             for request_id, row, reason in zip(outputs.request_ids, rows, outputs.finish_reasons, strict=True):
+                if request_id in ignoring:
+                    continue
                 tokens[request_id] += row.tolist()
                 if reason >= 0:
                     assert request_id not in endings, "one ending"

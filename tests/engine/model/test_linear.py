@@ -6,7 +6,7 @@ import torch
 
 from vllm_obs.engine.model import numerics
 from vllm_obs.engine.model.linear import FourBitLinear, Linear, PackedLinear, PlainLinear, RowsLinear
-from vllm_obs.engine.model.matrix import FourBit, Matrix, stacked
+from vllm_obs.engine.model.matrix import FourBit, dense, stacked
 from vllm_obs.engine.model.numerics import Numerics, choose_numerics
 
 CPU = torch.device("cpu")
@@ -62,12 +62,13 @@ def test_rows_decide_between_two_ways(bias: torch.Tensor) -> None:
 
 def test_stacking_keeps_codes_and_values_of_the_same_rows_together(four_bit: FourBit) -> None:
     order = torch.randperm(2 * OUT, generator=torch.Generator().manual_seed(3))
-    matrix = Matrix(four_bit.values(), four_bit)
-    both = stacked([matrix, matrix], order)
-    assert torch.equal(both.values, torch.cat([four_bit.values()] * 2)[order])
-    assert both.four_bit is not None
-    assert torch.equal(both.four_bit.values(), both.values)
-    assert stacked([matrix, Matrix(four_bit.values())]).four_bit is None
+    expected = torch.cat([four_bit.values()] * 2)[order]
+    both = stacked([four_bit, four_bit], order)
+    assert isinstance(both, FourBit)
+    assert torch.equal(dense(both), expected)
+    mixed = stacked([four_bit, four_bit.values()], order)
+    assert isinstance(mixed, torch.Tensor)
+    assert torch.equal(mixed, expected)
 
 
 @pytest.mark.parametrize(
@@ -104,5 +105,5 @@ def test_mixed_products_are_within_bfloat16_whatever_the_rows(
 ) -> None:
     mixed = Numerics(CPU, torch.bfloat16, torch.float32, torch.float32, "by_rows")
     weight = four_bit.values()
-    linear = mixed.linear(Matrix(weight, four_bit if has_codes else None), bias)
+    linear = mixed.linear(four_bit if has_codes else weight, bias)
     assert relative_error(linear, weight, bias, num_rows) < 1e-2
