@@ -12,6 +12,7 @@ from vllm_obs.engine.frontend.llm import LLM
 from vllm_obs.telemetry.recorder import MemoryRecorder
 from vllm_obs.telemetry.records import StepPlanned
 
+pytestmark = pytest.mark.timeout(900)
 REQUESTS = mixed_requests()
 
 

@@ -85,9 +85,7 @@ class Judge:
 
     def _draw_margin(self, logits: np.ndarray, request: MixedRequest, position: int, pair: list[int]) -> float:
         params = request.params
-        filters = Filters(params.temperature, max(params.top_k, 0), params.top_p, params.min_p)
-        chunk_maxima = logits.reshape(-1, 128).max(-1)
-        ids, weights = kept_tokens(logits, chunk_maxima, filters)
+        ids, weights = _kept(logits, params)
         upto = np.cumsum(weights, dtype=np.float64) / weights.sum(dtype=np.float64)
         seed, index, place = (np.array([n], np.uint64) for n in (params.seed, 0, position))
         number = float(uniforms(seed, index, place)[0])
@@ -113,6 +111,14 @@ class Judge:
             hidden = self._model.forward(torch.tensor(token_ids), torch.arange(count), batch, cache)
             logits: np.ndarray = self._model.compute_logits(hidden)[0].numpy().copy()
         return logits
+
+
+def _kept(logits: np.ndarray, params: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and weights of the tokens that can be drawn."""
+    if params.top_k <= 0 and params.top_p == 1.0:
+        return np.arange(len(logits)), np.exp((logits - logits.max()) / params.temperature)
+    filters = Filters(params.temperature, max(params.top_k, 0), params.top_p, params.min_p)
+    return kept_tokens(logits, logits.reshape(-1, 128).max(-1), filters)
 
 
 def _penalise(logits: np.ndarray, request: MixedRequest, output: list[int]) -> None:
