@@ -35,6 +35,8 @@ class PagedAttention:
         written = qkv[:, num_query_values:].reshape(-1, self.head_dim).to(layer_cache.dtype)
         layer_cache.view(-1, self.head_dim).index_copy_(0, indices.write, written)
         queries = qkv[:, :num_query_values].to(self.dtype)
+        if len(indices.decodes) == 1 and not indices.chunks:
+            return self._decode(queries, layer_cache, indices.decodes[0]).to(self.output_dtype)
         output = torch.empty(queries.shape, dtype=self.output_dtype, device=qkv.device)
         for group in indices.decodes:
             output[group.rows] = self._decode(queries[group.rows], layer_cache, group)

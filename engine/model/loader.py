@@ -36,8 +36,12 @@ class _Builder:
     numerics: Numerics
 
     def decoder(self, max_model_len: int) -> Decoder:
-        embedding = self.numerics.placed(dense(self.weights.read_matrix(EMBEDDING)))
-        head = embedding if self.architecture.tie_word_embeddings else self.weights.read_matrix(LM_HEAD)
+        values = dense(self.weights.read_matrix(EMBEDDING))
+        embedding = self.numerics.placed(values)
+        if self.architecture.tie_word_embeddings:
+            lm_head = self.numerics.linear(values, None, placed=embedding)
+        else:
+            lm_head = self.numerics.linear(self.weights.read_matrix(LM_HEAD), None)
         return Decoder(
             architecture=self.architecture,
             numerics=self.numerics,
@@ -45,7 +49,7 @@ class _Builder:
             rotations=rotation_table(self.architecture, max_model_len).to(self.numerics.device),
             layers=[self._layer(number) for number in range(self.architecture.num_layers)],
             final_norm=self._norm(FINAL_NORM),
-            lm_head=self.numerics.linear(head, None),
+            lm_head=lm_head,
         )
 
     def _layer(self, number: int) -> DecoderLayer:

@@ -32,17 +32,16 @@ class Numerics:
     attention: torch.dtype
     method: Method
 
-    def linear(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
-        """The matrix product done the fastest way here."""
+    def linear(self, matrix: Matrix, bias: torch.Tensor | None, placed: torch.Tensor | None = None) -> Linear:
+        """The matrix product done the fastest way here. `placed`: the matrix as `placed` gives it, if at hand."""
         values = dense(matrix)
+        held = self.placed(values) if placed is None else placed
         if self.method == "plain":
-            return PlainLinear(self.placed(values), None if bias is None else self.placed(bias))
-        many = PackedLinear(self.placed(values) if self.method == "packed" else values.float(), bias)
+            return PlainLinear(held, bias)
+        many = PackedLinear(held if self.method == "packed" else values.float(), bias)
         if isinstance(matrix, FourBit) and self._multiplies_codes(matrix):
             return RowsLinear(FourBitLinear(matrix, bias), many, _FOUR_BIT_ROWS[self.method])
-        if self.method == "packed":
-            return many
-        return RowsLinear(PlainLinear(self.placed(values), bias), many, max_few=1)
+        return many if self.method == "packed" else RowsLinear(PlainLinear(held, bias), many, max_few=1)
 
     def placed(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor in the model's dtype on its device."""

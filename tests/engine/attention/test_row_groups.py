@@ -14,6 +14,10 @@ def test_rows_of_one_length_stay_in_order_up_to_the_budget() -> None:
     assert group_rows([3] * 8, 12) == [range(0, 4), range(4, 8)]
 
 
+def test_rows_that_make_one_group_stay_in_order() -> None:
+    assert group_rows([5, 9, 5], 100) == [range(0, 3)]
+
+
 def test_a_single_row_may_exceed_the_budget() -> None:
     assert group_rows([50], 10) == [range(0, 1)]
 
