@@ -49,7 +49,7 @@ def _params(i: int, max_tokens: int) -> SamplingParams:
     kinds = (
         greedy,
         replace(greedy, repetition_penalty=1.2, min_tokens=2),
-        replace(greedy, temperature=0.8, seed=1000 + i),
+        replace(greedy, temperature=0.4, seed=1000 + i),
         replace(greedy, temperature=1.0, top_p=0.9, top_k=50, seed=2000 + i, presence_penalty=0.5),
     )
     return kinds[i % 4]
