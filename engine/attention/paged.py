@@ -39,7 +39,7 @@ class PagedAttention:
             return self._decode(queries, layer_cache, indices.decodes[0]).to(self.output_dtype)
         output = torch.empty(queries.shape, dtype=self.output_dtype, device=qkv.device)
         for group in indices.decodes:
-            output[group.rows] = self._decode(queries[group.rows], layer_cache, group)
+            output[group.rows] = self._decode(queries[group.rows], layer_cache, group).to(self.output_dtype)
         for row in indices.chunks:
             self._chunk(queries, layer_cache, row, output)
         return output

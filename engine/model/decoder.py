@@ -41,7 +41,7 @@ class Decoder:
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch, kv_cache: PagedKVCache
     ) -> torch.Tensor:
-        """Hidden states (R, hidden), normed, at `batch.logits_indices`; see interface.DecoderModel."""
+        """Hidden states (R, hidden), normed, float32, at `batch.logits_indices`; see interface.DecoderModel."""
         assert isinstance(kv_cache, BlockedKVCache)
         indices = self._indices(batch, kv_cache)
         rotations = self.rotations.index_select(0, positions).unsqueeze(1)
@@ -59,7 +59,7 @@ class Decoder:
     @torch.inference_mode()
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits (R, vocab) in float32 from hidden states (R, hidden)."""
-        return self.lm_head(hidden).float()
+        return self.lm_head(hidden)
 
     def _indices(self, batch: AttentionBatch, cache: BlockedKVCache) -> dict[int | None, StepIndices]:
         """The step's indices for each sliding window that some layer has."""

@@ -36,32 +36,32 @@ class _Builder:
     numerics: Numerics
 
     def decoder(self, max_model_len: int) -> Decoder:
-        values = dense(self.weights.read_matrix(EMBEDDING))
+        values = self.weights.read(EMBEDDING)
         embedding = self.numerics.placed(values)
-        if self.architecture.tie_word_embeddings:
-            lm_head = self.numerics.linear(values, None, placed=embedding)
-        else:
-            lm_head = self.numerics.linear(self.weights.read_matrix(LM_HEAD), None)
+        head, placed_head = values, embedding
+        if not self.architecture.tie_word_embeddings:
+            head = self.weights.read(LM_HEAD)
+            placed_head = self.numerics.placed(head)
         return Decoder(
             architecture=self.architecture,
             numerics=self.numerics,
             embedding=embedding,
             rotations=rotation_table(self.architecture, max_model_len).to(self.numerics.device),
             layers=[self._layer(number) for number in range(self.architecture.num_layers)],
-            final_norm=self._norm(FINAL_NORM),
-            lm_head=lm_head,
+            final_norm=self._norm(FINAL_NORM, torch.float32),
+            lm_head=self.numerics.lm_head(head, placed_head),
         )
 
     def _layer(self, number: int) -> DecoderLayer:
         prefix = layer_prefix(number)
         return DecoderLayer(
-            input_norm=self._norm(prefix + "input_layernorm.weight"),
+            input_norm=self._norm(prefix + "input_layernorm.weight", self.numerics.activations),
             qkv=self._qkv(prefix + "self_attn."),
             query_norm=self._head_norm(prefix + "self_attn.q_norm.weight"),
             key_norm=self._head_norm(prefix + "self_attn.k_norm.weight"),
             attention=self._attention(number),
             output=self._linear([prefix + "self_attn.o_proj"]),
-            post_attention_norm=self._norm(prefix + "post_attention_layernorm.weight"),
+            post_attention_norm=self._norm(prefix + "post_attention_layernorm.weight", self.numerics.activations),
             gate_up=self._linear([prefix + "mlp.gate_proj", prefix + "mlp.up_proj"]),
             down=self._linear([prefix + "mlp.down_proj"]),
         )
@@ -77,9 +77,9 @@ class _Builder:
             output_dtype=numerics.activations,
         )
 
-    def _norm(self, name: str) -> RMSNorm:
+    def _norm(self, name: str, dtype: torch.dtype) -> RMSNorm:
         weight = self.weights.read(name).to(self.numerics.device)
-        return RMSNorm(weight, self.architecture.rms_norm_eps, self.numerics.activations)
+        return RMSNorm(weight, self.architecture.rms_norm_eps, dtype)
 
     def _head_norm(self, name: str) -> RMSNorm | None:
         if not self.architecture.qk_norm:

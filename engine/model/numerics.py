@@ -32,16 +32,28 @@ class Numerics:
     attention: torch.dtype
     method: Method
 
-    def linear(self, matrix: Matrix, bias: torch.Tensor | None, placed: torch.Tensor | None = None) -> Linear:
-        """The matrix product done the fastest way here. `placed`: the matrix as `placed` gives it, if at hand."""
+    def linear(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
+        """A layer's matrix product done the fastest way here; x must be in `activations`."""
         values = dense(matrix)
-        held = self.placed(values) if placed is None else placed
         if self.method == "plain":
-            return PlainLinear(held, bias)
-        many = PackedLinear(held if self.method == "packed" else values.float(), bias)
+            return PlainLinear(self.placed(values), bias)
+        many = PackedLinear(self.placed(values) if self.method == "packed" else values.float(), bias)
         if isinstance(matrix, FourBit) and self._multiplies_codes(matrix):
             return RowsLinear(FourBitLinear(matrix, bias), many, _FOUR_BIT_ROWS[self.method])
-        return many if self.method == "packed" else RowsLinear(PlainLinear(held, bias), many, max_few=1)
+        if self.method == "packed":
+            return many
+        return RowsLinear(PlainLinear(self.placed(values), bias), many, max_few=1)
+
+    def lm_head(self, values: torch.Tensor, placed: torch.Tensor) -> Linear:
+        """The product that makes logits, from float32 to float32; `placed` is the matrix as `placed` gives it.
+
+        Rounded to bfloat16, logits near 16 lie 0.125 apart: the best token would be a tie. So a CPU keeps this one
+        matrix in float32, and where a single row should read less, in float16, which is as fast there and finer.
+        """
+        if self.method == "plain":
+            return PlainLinear(placed, None)
+        many = PackedLinear(values.float(), None)
+        return many if self.method == "packed" else RowsLinear(PlainLinear(values.half(), None), many, max_few=1)
 
     def placed(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor in the model's dtype on its device."""

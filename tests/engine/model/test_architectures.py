@@ -9,6 +9,9 @@ from paged_runner import PagedRunner, load
 from reference_decoder import reference_logits
 from tiny_models import TINY_CONFIG, random_tensors, write_model
 
+from vllm_obs.engine.model import loader
+from vllm_obs.engine.model.numerics import Numerics
+
 TOKENS = torch.randint(0, 96, (23,), generator=torch.Generator().manual_seed(5)).tolist()
 
 LLAMA3 = {
@@ -121,6 +124,25 @@ def test_bfloat16_stays_near_float32(tmp_path: Path) -> None:
     for tokens in ({0: TOKENS[:9], 1: TOKENS[:3]}, {0: [5], 1: [6]}, {0: [7]}):
         difference = (exact.step(tokens).log_softmax(-1) - rounded.step(tokens).log_softmax(-1)).abs()
         assert 0 < difference.max() < 0.2
+
+
+@pytest.mark.parametrize("case", ["llama", "qwen3"])
+def test_bfloat16_between_all_operations_stays_near_too(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a GPU computes in, and a CPU with bfloat16 instructions nearly so."""
+
+    def like_a_gpu(dtype: torch.dtype, device: torch.device, _: int) -> Numerics:
+        return Numerics(device, dtype, activations=dtype, attention=dtype, method="plain")
+
+    write_model(tmp_path, TINY_CONFIG | CASES[case])
+    exact = PagedRunner(load(tmp_path), 2, 32)
+    monkeypatch.setattr(loader, "choose_numerics", like_a_gpu)
+    rounded = PagedRunner(load(tmp_path, "bfloat16"), 2, 32)
+    for tokens in ({0: TOKENS[:9], 1: TOKENS[:3]}, {0: [5], 1: [6]}, {0: [7, 8], 1: [9]}):
+        difference = (exact.step(tokens).log_softmax(-1) - rounded.step(tokens).log_softmax(-1)).abs()
+        assert 0 < difference.max() < 0.5
+        assert difference.mean() < 0.05
 
 
 def test_block_bytes_are_what_the_cache_takes(tmp_path: Path) -> None:

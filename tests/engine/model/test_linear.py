@@ -107,3 +107,13 @@ def test_mixed_products_are_within_bfloat16_whatever_the_rows(
     weight = four_bit.values()
     linear = mixed.linear(four_bit if has_codes else weight, bias)
     assert relative_error(linear, weight, bias, num_rows) < 1e-2
+
+
+@pytest.mark.parametrize("method", ["packed", "by_rows"])
+@pytest.mark.parametrize("num_rows", [1, 5])
+def test_logits_of_a_bfloat16_model_are_finer_than_bfloat16(
+    four_bit: FourBit, method: numerics.Method, num_rows: int
+) -> None:
+    weight = four_bit.values()
+    head = Numerics(CPU, torch.bfloat16, torch.float32, torch.float32, method).lm_head(weight, weight.bfloat16())
+    assert relative_error(head, weight, torch.zeros(OUT), num_rows) < 1e-3
