@@ -30,12 +30,12 @@ class Decoder:
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """A zeroed cache of `num_blocks` blocks for all layers."""
         shape = (num_blocks, self.architecture.num_kv_heads, block_size, self.architecture.head_dim)
-        return BlockedKVCache(shape, len(self.layers), self.numerics.dtype, self.numerics.device)
+        return BlockedKVCache(shape, len(self.layers), self.numerics.cache, self.numerics.device)
 
     def kv_block_bytes(self, block_size: int) -> int:
         """Bytes that one block takes over all layers."""
         numbers = 2 * self.architecture.num_kv_heads * block_size * self.architecture.head_dim
-        return numbers * self.numerics.dtype.itemsize * len(self.layers)
+        return numbers * self.numerics.cache.itemsize * len(self.layers)
 
     @torch.inference_mode()
     def forward(

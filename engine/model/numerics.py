@@ -21,7 +21,8 @@ _MAX_SHARE_OF_MEMORY = 0.5
 class Numerics:
     """Chosen once for a model.
 
-    dtype: what was asked for; the KV cache and the embedding are held in it. The residual stream is float32.
+    dtype: what was asked for; the embedding is held in it. cache: what keys and values are held in.
+    The residual stream is float32.
     activations: what passes between the operations of a layer. attention: what scores and sums are computed in.
     method: plain F.linear; packed oneDNN; or by_rows: few rows read few bytes, more use packed float32.
     """
@@ -30,6 +31,7 @@ class Numerics:
     dtype: torch.dtype
     activations: torch.dtype
     attention: torch.dtype
+    cache: torch.dtype
     method: Method
 
     def linear(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
@@ -67,16 +69,18 @@ class Numerics:
 def choose_numerics(dtype: torch.dtype, device: torch.device, num_parameters: int) -> Numerics:
     """The numbers and methods for a model of that size.
 
-    A CPU without bfloat16 instructions is slow at bfloat16 products of more than one row: there the weights are
-    also held in float32, where memory allows.
+    A CPU without bfloat16 instructions is slow at bfloat16 products of more than one row, and widening what is
+    read from the cache costs more than reading it wide: there weights are also, and keys and values only, held in
+    float32, where memory allows.
     """
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return Numerics(device, dtype, activations=dtype, attention=dtype, method="plain")
+        return Numerics(device, dtype, activations=dtype, attention=dtype, cache=dtype, method="plain")
     if dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies_bfloat16()):
-        return Numerics(device, dtype, activations=dtype, attention=dtype, method="packed")
+        return Numerics(device, dtype, activations=dtype, attention=dtype, cache=dtype, method="packed")
+    wide = torch.float32
     if 4 * num_parameters > _MAX_SHARE_OF_MEMORY * psutil.virtual_memory().available:
-        return Numerics(device, dtype, activations=dtype, attention=torch.float32, method="plain")
-    return Numerics(device, dtype, activations=torch.float32, attention=torch.float32, method="by_rows")
+        return Numerics(device, dtype, activations=dtype, attention=wide, cache=dtype, method="plain")
+    return Numerics(device, dtype, activations=wide, attention=wide, cache=wide, method="by_rows")
 
 
 def multiplies_bfloat16() -> bool:

@@ -1,5 +1,6 @@
 """Every architecture and rope scaling, through the paged cache, against a decoder written down plainly."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_bfloat16_between_all_operations_stays_near_too(
     """What a GPU computes in, and a CPU with bfloat16 instructions nearly so."""
 
     def like_a_gpu(dtype: torch.dtype, device: torch.device, _: int) -> Numerics:
-        return Numerics(device, dtype, activations=dtype, attention=dtype, method="plain")
+        return Numerics(device, dtype, activations=dtype, attention=dtype, cache=dtype, method="plain")
 
     write_model(tmp_path, TINY_CONFIG | CASES[case])
     exact = PagedRunner(load(tmp_path), 2, 32)
@@ -146,8 +147,9 @@ def test_bfloat16_between_all_operations_stays_near_too(
 
 
 def test_block_bytes_are_what_the_cache_takes(tmp_path: Path) -> None:
-    for dtype, size in (("float32", 4), ("bfloat16", 2)):
-        model = load(write_model(tmp_path, TINY_CONFIG), dtype)
+    for dtype, size in ((torch.float32, 4), (torch.bfloat16, 2)):
+        model: Any = load(write_model(tmp_path, TINY_CONFIG))
+        model = replace(model, numerics=replace(model.numerics, cache=dtype))
         cache: Any = model.allocate_kv_cache(num_blocks=5, block_size=8)
         taken = sum(layer.numel() * layer.element_size() for layer in cache.layers)
         assert taken == 5 * model.kv_block_bytes(block_size=8) == 5 * 3 * 2 * 2 * 8 * 8 * size

@@ -11,6 +11,7 @@ from vllm_obs.engine.model.numerics import Numerics, choose_numerics
 
 CPU = torch.device("cpu")
 OUT, IN = 48, 64
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
 @pytest.fixture
@@ -74,10 +75,10 @@ def test_stacking_keeps_codes_and_values_of_the_same_rows_together(four_bit: Fou
 @pytest.mark.parametrize(
     ("dtype", "has_instructions", "expected"),
     [
-        (torch.float32, False, Numerics(CPU, torch.float32, torch.float32, torch.float32, "packed")),
-        (torch.bfloat16, True, Numerics(CPU, torch.bfloat16, torch.bfloat16, torch.bfloat16, "packed")),
-        (torch.bfloat16, False, Numerics(CPU, torch.bfloat16, torch.float32, torch.float32, "by_rows")),
-        (torch.float16, True, Numerics(CPU, torch.float16, torch.float32, torch.float32, "by_rows")),
+        (torch.float32, False, Numerics(CPU, F32, F32, F32, F32, "packed")),
+        (torch.bfloat16, True, Numerics(CPU, BF16, BF16, BF16, BF16, "packed")),
+        (torch.bfloat16, False, Numerics(CPU, BF16, F32, F32, F32, "by_rows")),
+        (torch.float16, True, Numerics(CPU, F16, F32, F32, F32, "by_rows")),
     ],
 )
 def test_a_cpu_gets_the_numerics_it_is_fast_in(
@@ -94,7 +95,7 @@ def test_without_room_for_float32_copies_products_stay_plain() -> None:
 
 def test_a_gpu_computes_in_what_it_was_asked_for() -> None:
     gpu = torch.device("cuda")
-    expected = Numerics(gpu, torch.bfloat16, torch.bfloat16, torch.bfloat16, "plain")
+    expected = Numerics(gpu, BF16, BF16, BF16, BF16, "plain")
     assert choose_numerics(torch.bfloat16, gpu, 1000) == expected
 
 
@@ -103,7 +104,7 @@ def test_a_gpu_computes_in_what_it_was_asked_for() -> None:
 def test_mixed_products_are_within_bfloat16_whatever_the_rows(
     four_bit: FourBit, bias: torch.Tensor, has_codes: bool, num_rows: int
 ) -> None:
-    mixed = Numerics(CPU, torch.bfloat16, torch.float32, torch.float32, "by_rows")
+    mixed = Numerics(CPU, BF16, F32, F32, F32, "by_rows")
     weight = four_bit.values()
     linear = mixed.linear(four_bit if has_codes else weight, bias)
     assert relative_error(linear, weight, bias, num_rows) < 1e-2
@@ -115,5 +116,5 @@ def test_logits_of_a_bfloat16_model_are_finer_than_bfloat16(
     four_bit: FourBit, method: numerics.Method, num_rows: int
 ) -> None:
     weight = four_bit.values()
-    head = Numerics(CPU, torch.bfloat16, torch.float32, torch.float32, method).lm_head(weight, weight.bfloat16())
+    head = Numerics(CPU, BF16, F32, F32, F32, method).lm_head(weight, weight.bfloat16())
     assert relative_error(head, weight, torch.zeros(OUT), num_rows) < 1e-3
