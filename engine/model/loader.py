@@ -1,6 +1,7 @@
 """From a configuration to a decoder with its weights in place."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,9 @@ from vllm_obs.engine.model.numerics import Numerics, choose_numerics
 from vllm_obs.engine.model.rope import interleaved_order, rotation_table
 from vllm_obs.engine.model.tensor_names import EMBEDDING, FINAL_NORM, LM_HEAD, expected_tensors, layer_prefix
 from vllm_obs.engine.model.weights import Weights, open_weights
+
+_MAX_BUILDERS = 8
+"""Each has a layer's weights in several forms at hand, so more would cost memory."""
 
 
 def load_model(config: VllmConfig) -> DecoderModel:
@@ -47,10 +51,21 @@ class _Builder:
             numerics=self.numerics,
             embedding=embedding,
             rotations=rotation_table(self.architecture, max_model_len).to(self.numerics.device),
-            layers=[self._layer(number) for number in range(self.architecture.num_layers)],
+            layers=self._layers(),
             final_norm=self._norm(FINAL_NORM, torch.float32),
             lm_head=self.numerics.lm_head(head, placed_head),
         )
+
+    def _layers(self) -> list[DecoderLayer]:
+        """Built several at a time, each by one thread: numpy dequantises on one, and packing is short work."""
+        num_threads = torch.get_num_threads()
+        try:
+            with ThreadPoolExecutor(
+                min(num_threads, _MAX_BUILDERS), initializer=torch.set_num_threads, initargs=(1,)
+            ) as pool:
+                return list(pool.map(self._layer, range(self.architecture.num_layers)))
+        finally:
+            torch.set_num_threads(num_threads)
 
     def _layer(self, number: int) -> DecoderLayer:
         prefix = layer_prefix(number)
