@@ -4,6 +4,7 @@ import argparse
 import resource
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from vllm_obs.engine.worker.threads import limit_spinning
@@ -12,19 +13,11 @@ limit_spinning()  # as the workers do: it must come before torch
 
 import torch  # noqa: E402
 
+from vllm_obs.engine.args import EngineArgs  # noqa: E402
 from vllm_obs.engine.attention.batch import AttentionBatch  # noqa: E402
-from vllm_obs.engine.config import (  # noqa: E402
-    CacheConfig,
-    Dtype,
-    ModelConfig,
-    ObservabilityConfig,
-    ParallelConfig,
-    SchedulerConfig,
-    VllmConfig,
-)
+from vllm_obs.engine.config import Dtype, VllmConfig  # noqa: E402
 from vllm_obs.engine.model.interface import DecoderModel, PagedKVCache  # noqa: E402
 from vllm_obs.engine.model.loader import load_model  # noqa: E402
-from vllm_obs.engine.model.source import resolve_model  # noqa: E402
 
 BLOCK_SIZE = 16
 DECODE_ROWS = (1, 2, 4, 8, 16, 32)
@@ -32,24 +25,9 @@ PROMPT_TOKENS = (128, 512, 2048)
 
 
 def config(model: str | None, dtype: Dtype) -> VllmConfig:
-    """A model with a context of 4096 tokens."""
-    source = resolve_model(model)
-    return VllmConfig(
-        ModelConfig(
-            model=source.model,
-            path=source.path,
-            source=source.source,
-            tokenizer=source.path,
-            served_model_names=(source.model,),
-            architecture=source.architecture,
-            dtype=dtype,
-            max_model_len=min(4096, source.architecture.max_position_embeddings),
-        ),
-        CacheConfig(),
-        SchedulerConfig(),
-        ParallelConfig(),
-        ObservabilityConfig(),
-    )
+    """A model with a context of 4096 tokens, or its own limit where that is less."""
+    whole = EngineArgs(model=model, dtype=dtype, device="cpu").create_engine_config()
+    return replace(whole, model=replace(whole.model, max_model_len=min(4096, whole.model.max_model_len)))
 
 
 class Steps:

@@ -11,8 +11,8 @@ from vllm_obs.server.generation import Generation
 from vllm_obs.server.logprobs import LogprobShapes
 from vllm_obs.server.reply_head import ReplyHead
 from vllm_obs.server.schema_chat import ChatCompletionRequest
-from vllm_obs.server.sse import DONE
 from vllm_obs.server.stream_usage import StreamUsage
+from vllm_obs.server.streamed_reply import streamed_reply
 from vllm_obs.server.usage import Usage
 
 ROLE = "assistant"
@@ -32,7 +32,7 @@ class ChatShape:
 
     def chunks(self, generation: Generation, usage: StreamUsage) -> AsyncGenerator[bytes, None]:
         """The events of the streamed reply."""
-        return chat_chunks(self, generation, usage)
+        return streamed_reply(generation, _Chunks(self, usage).events, lambda: usage.last_event(self.head))
 
     def logprobs_of(self, delta: SequenceDelta) -> dict[str, Any] | None:
         """The `logprobs` of what a delta brings."""
@@ -79,19 +79,6 @@ def _choice(shape: ChatShape, number: int, choice: SequenceDelta) -> dict[str, A
         "token_ids": choice.token_ids if shape.request.return_token_ids else None,
         "routed_experts": None,
     }
-
-
-async def chat_chunks(shape: ChatShape, generation: Generation, usage: StreamUsage) -> AsyncGenerator[bytes, None]:
-    """The events of a stream, as bytes. Closing it aborts what still runs."""
-    chunks = _Chunks(shape, usage)
-    try:
-        async for number, delta in generation.deltas():
-            events = chunks.events(number, delta)
-            if events:
-                yield events
-        yield usage.last_event(shape.head) + DONE
-    finally:
-        await generation.aclose()
 
 
 class _Chunks:

@@ -11,8 +11,8 @@ from vllm_obs.server.generation import Generation
 from vllm_obs.server.logprobs import LogprobShapes
 from vllm_obs.server.reply_head import ReplyHead
 from vllm_obs.server.schema_completion import CompletionRequest
-from vllm_obs.server.sse import DONE
 from vllm_obs.server.stream_usage import StreamUsage
+from vllm_obs.server.streamed_reply import streamed_reply
 from vllm_obs.server.usage import Usage
 
 
@@ -30,7 +30,7 @@ class CompletionShape:
 
     def chunks(self, generation: Generation, usage: StreamUsage) -> AsyncGenerator[bytes, None]:
         """The events of the streamed reply."""
-        return completion_chunks(self, generation, usage)
+        return streamed_reply(generation, _Chunks(self, usage).event, lambda: usage.last_event(self.head))
 
     def echo_of(self, number: int, first: SequenceDelta) -> str:
         """The text put in front of choice `number`: its prompt as sent, or as used when that is something else."""
@@ -85,21 +85,6 @@ def _choice(shape: CompletionShape, number: int, choice: SequenceDelta) -> dict[
         "prompt_token_ids": choice.prompt_token_ids if request.return_token_ids else None,
         "routed_experts": None,
     }
-
-
-async def completion_chunks(
-    shape: CompletionShape, generation: Generation, usage: StreamUsage
-) -> AsyncGenerator[bytes, None]:
-    """The events of a stream, as bytes. Closing it aborts what still runs."""
-    chunks = _Chunks(shape, usage)
-    try:
-        async for number, delta in generation.deltas():
-            event = chunks.event(number, delta)
-            if event:
-                yield event
-        yield usage.last_event(shape.head) + DONE
-    finally:
-        await generation.aclose()
 
 
 class _Chunks:

@@ -6,40 +6,19 @@ from typing import Literal
 
 import torch
 
+from vllm_obs.engine.args import EngineArgs
 from vllm_obs.engine.attention.batch import AttentionBatch
-from vllm_obs.engine.config import (
-    CacheConfig,
-    Dtype,
-    ModelConfig,
-    ObservabilityConfig,
-    ParallelConfig,
-    SchedulerConfig,
-    VllmConfig,
-)
+from vllm_obs.engine.config import Dtype, VllmConfig
 from vllm_obs.engine.model.interface import DecoderModel
 from vllm_obs.engine.model.loader import load_model
-from vllm_obs.engine.model.source import resolve_model
 
 
 def model_config(model: str | Path | None, dtype: Dtype = "float32", load_format: str = "auto") -> VllmConfig:
-    """A configuration with that model and defaults for the rest."""
-    source = resolve_model(None if model is None else str(model), load_format)
-    return VllmConfig(
-        ModelConfig(
-            model=source.model,
-            path=source.path,
-            source=source.source,
-            tokenizer=source.path,
-            served_model_names=(source.model,),
-            architecture=source.architecture,
-            dtype=dtype,
-            max_model_len=source.architecture.max_position_embeddings,
-        ),
-        CacheConfig(),
-        SchedulerConfig(),
-        ParallelConfig(),
-        ObservabilityConfig(),
-    )
+    """A configuration with that model, at the length it was trained for, and defaults for the rest."""
+    path = None if model is None else str(model)
+    config = EngineArgs(model=path, dtype=dtype, load_format=load_format, device="cpu").create_engine_config()
+    trained = config.model.architecture.max_position_embeddings
+    return replace(config, model=replace(config.model, max_model_len=trained))
 
 
 def load(
