@@ -8,9 +8,11 @@ from gguf.quants import dequantize
 
 from vllm_obs.engine.config import ModelArchitecture
 from vllm_obs.engine.model.gguf_file import GGUFFile
-from vllm_obs.engine.model.matrix import GROUP_SIZE, FourBit, Matrix, dense
 from vllm_obs.engine.model.source import gguf_shapes
 from vllm_obs.engine.model.tensor_names import Shape, gguf_name
+
+GROUP_SIZE = 32
+"""How many neighbours in a row share a scale and an offset in Q4_0 and Q4_1."""
 
 _BLOCKS_AT_ONCE = 4096
 """Few enough for the intermediate arrays to stay in cache, many enough for the library's calls to cost little."""
@@ -30,14 +32,11 @@ class GGUFWeights:
         return self._shapes
 
     def read(self, name: str) -> torch.Tensor:
-        return dense(self.read_matrix(name))
-
-    def read_matrix(self, name: str) -> Matrix:
         tensor = self._file.tensors[gguf_name(name)]
         raw = self._unpermuted(name, self._file.raw(tensor.name))
         type_name = tensor.block_type.name
         if type_name in ("Q4_0", "Q4_1") and len(tensor.shape) == 2:
-            return four_bit_codes(raw, type_name)
+            return torch.from_numpy(four_bit_values(raw, type_name))
         return torch.from_numpy(dequantised(raw, type_name).reshape(tensor.shape))
 
     def _unpermuted(self, name: str, raw: Bytes) -> Bytes:
@@ -68,11 +67,11 @@ def dequantised(raw: Bytes, type_name: str) -> npt.NDArray[np.float32]:
     return values
 
 
-def four_bit_codes(raw: Bytes, type_name: str) -> FourBit:
-    """The codes of a matrix in Q4_0 or Q4_1, (rows, bytes per row), as they are stored.
+def four_bit_values(raw: Bytes, type_name: str) -> npt.NDArray[np.float32]:
+    """The values (rows, columns) of a matrix in Q4_0 or Q4_1, (rows, bytes per row); faster than the library.
 
     A block is a float16 scale, in Q4_1 a float16 offset (in Q4_0 it is -8 scales), and 16 bytes: the low halves
-    are the first 16 codes, the high halves the other 16.
+    are the first 16 codes, the high halves the other 16. A value is code * scale + offset.
     """
     num_halves = 2 if type_name == "Q4_1" else 1
     blocks = raw.reshape(raw.shape[0], -1, 2 * num_halves + GROUP_SIZE // 2)
@@ -81,10 +80,8 @@ def four_bit_codes(raw: Bytes, type_name: str) -> FourBit:
     codes = np.empty((*blocks.shape[:2], 2, GROUP_SIZE // 2), np.uint8)
     np.bitwise_and(packed, 15, out=codes[:, :, 0])
     np.right_shift(packed, 4, out=codes[:, :, 1])
-    scales = parameters[:, :, 0]
-    offsets = parameters[:, :, 1] if num_halves == 2 else -8 * scales
-    return FourBit(
-        codes=torch.from_numpy(codes.reshape(raw.shape[0], -1)),
-        scales=torch.from_numpy(np.ascontiguousarray(scales)),
-        offsets=torch.from_numpy(np.ascontiguousarray(offsets)),
-    )
+    scales = parameters[:, :, :1]
+    offsets = parameters[:, :, 1:] if num_halves == 2 else -8 * scales
+    values = np.multiply(codes.reshape(*blocks.shape[:2], GROUP_SIZE), scales, dtype=np.float32)
+    values += offsets
+    return values.reshape(raw.shape[0], -1)

@@ -9,7 +9,6 @@ from safetensors import SafetensorError, safe_open
 from vllm_obs.engine.config import ModelArchitecture, ModelConfig
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.model.gguf_weights import GGUFWeights
-from vllm_obs.engine.model.matrix import Matrix
 from vllm_obs.engine.model.safetensors_header import StoredTensor, read_tensor_table
 from vllm_obs.engine.model.tensor_names import Shape, check_tensors, expected_tensors
 
@@ -22,9 +21,6 @@ class Weights(Protocol):
 
     def read(self, name: str) -> torch.Tensor:
         """A tensor in the floating dtype it was stored in (quantised ones: float32)."""
-
-    def read_matrix(self, name: str) -> Matrix:
-        """The same for a matrix, with its four-bit form where it was stored so."""
 
 
 def open_weights(model: ModelConfig) -> Weights:
@@ -59,9 +55,6 @@ class SafetensorsWeights:
             raise ConfigError(f"{stored.file}: tensor {name} cannot be read: {error}") from None
         return tensor
 
-    def read_matrix(self, name: str) -> Matrix:
-        return self.read(name)
-
 
 class DummyWeights:
     """Random weights, a function of seed and name alone, scaled to keep activations near 1."""
@@ -80,6 +73,3 @@ class DummyWeights:
             return torch.ones(shape)
         generator = torch.Generator().manual_seed((self._seed << 20) + self._numbers[name])
         return torch.randn(shape, generator=generator).mul_(float(shape[-1]) ** -0.5)
-
-    def read_matrix(self, name: str) -> Matrix:
-        return self.read(name)

@@ -9,8 +9,11 @@ import torch
 from vllm_obs.engine.args import EngineArgs
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.config import Dtype, VllmConfig
+from vllm_obs.engine.model.compiled_decoder import CompiledDecoder
+from vllm_obs.engine.model.decoder import Decoder
 from vllm_obs.engine.model.interface import DecoderModel
-from vllm_obs.engine.model.loader import load_model
+from vllm_obs.engine.model.loader import load_model, load_plain
+from vllm_obs.engine.model.weights import open_weights
 
 
 def model_config(model: str | Path | None, dtype: Dtype = "float32", load_format: str = "auto") -> VllmConfig:
@@ -31,16 +34,24 @@ def load(
     return load_model(config)
 
 
+def load_torch(model: str | Path) -> Decoder:
+    """The decoder of torch operations in float32, also where compiled kernels would be taken."""
+    config = model_config(model)
+    return load_plain(config, open_weights(config.model))
+
+
 Logits = Literal["last", "all", "none"]
 _WANTED = {"last": slice(-1, None), "all": slice(None), "none": slice(0)}
 
 
 class PagedRunner:
-    """Sequences 0 … n-1 with `max_tokens` of room each, their blocks shuffled over the cache."""
+    """Sequences 0 … n-1 with `max_tokens` of room each, their blocks shuffled over the cache.
 
-    def __init__(
-        self, model: DecoderModel, num_sequences: int, max_tokens: int, block_size: int = 4, seed: int = 0
-    ) -> None:
+    Blocks are small, so that there are many, unless the model was compiled for others.
+    """
+
+    def __init__(self, model: DecoderModel, num_sequences: int, max_tokens: int, seed: int = 0) -> None:
+        block_size = model.kernels.shape.block_size if isinstance(model, CompiledDecoder) else 4
         blocks_each = -(-max_tokens // block_size)
         generator = torch.Generator().manual_seed(seed)
         num_blocks = num_sequences * blocks_each

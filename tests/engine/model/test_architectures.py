@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from paged_runner import PagedRunner, load
+from paged_runner import PagedRunner, load, load_torch
 from reference_decoder import reference_logits
 from tiny_models import TINY_CONFIG, random_tensors, write_model
 
+from vllm_obs.engine.kernels.cpu.jit import this_machine
 from vllm_obs.engine.model import loader
+from vllm_obs.engine.model.compiled_decoder import CompiledDecoder
 from vllm_obs.engine.model.numerics import Numerics
 
 TOKENS = torch.randint(0, 96, (23,), generator=torch.Generator().manual_seed(5)).tolist()
@@ -48,14 +50,23 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+WIDE = {"hidden_size": 64, "head_dim": 16}
+"""What makes heads and rows whole vectors, as compiled kernels want them."""
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_logits_equal_the_plain_decoder_prompt_chunked_and_decoded(case: str, tmp_path: Path) -> None:
-    values = TINY_CONFIG | CASES[case]
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["torch", "compiled"])
+def test_logits_equal_the_plain_decoder_prompt_chunked_and_decoded(
+    case: str, is_compiled: bool, tmp_path: Path
+) -> None:
+    values = TINY_CONFIG | (WIDE if is_compiled else {}) | CASES[case]
     tensors = random_tensors(values)
-    if values.get("attention_bias"):
+    if values.get("attention_bias") and not is_compiled:
         tensors |= {f"model.layers.{n}.self_attn.o_proj.bias": torch.randn(32) for n in range(3)}
     expected = reference_logits(values, tensors, TOKENS)
-    model = load(write_model(tmp_path, values, tensors))
+    write_model(tmp_path, values, tensors)
+    model = load(tmp_path) if is_compiled else load_torch(tmp_path)
+    assert isinstance(model, CompiledDecoder) == (is_compiled and this_machine() is not None)
     runner = PagedRunner(model, 3, len(TOKENS))
 
     whole = runner.step({0: TOKENS}, logits="all")
@@ -134,7 +145,7 @@ def test_bfloat16_between_all_operations_stays_near_too(
     """What a GPU computes in, and a CPU with bfloat16 instructions nearly so."""
 
     def like_a_gpu(dtype: torch.dtype, device: torch.device, _: int) -> Numerics:
-        return Numerics(device, dtype, activations=dtype, attention=dtype, cache=dtype, method="plain")
+        return Numerics(device, dtype, dtype, activations=dtype, attention=dtype, cache=dtype, is_packed=False)
 
     write_model(tmp_path, TINY_CONFIG | CASES[case])
     exact = PagedRunner(load(tmp_path), 2, 32)

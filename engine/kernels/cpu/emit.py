@@ -1,0 +1,308 @@
+"""The words kernels are written in: loops, loads, vectors and the few functions they share."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F32, F16 = ir.FloatType(), ir.HalfType()
+POINTER = ir.PointerType()
+VOID = ir.VoidType()
+
+Value = Any
+"""An `ir.Value`; the library has no types."""
+
+STORED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""How numbers may lie in memory; all arithmetic is in float32."""
+
+_EXP_LOWEST, _EXP_HIGHEST = -87.0, 88.0
+
+
+def new_module() -> ir.Module:
+    """An empty module for this machine."""
+    module = ir.Module()
+    module.triple = llvm.get_default_triple()
+    return module
+
+
+class Emitter:
+    """Writes one function, at one place at a time. Offsets are in bytes; `num_lanes` is a vector's length."""
+
+    def __init__(self, module: ir.Module, name: str, arguments: Sequence[Any], num_lanes: int) -> None:
+        self.module = module
+        self.num_lanes = num_lanes
+        self.vector = ir.VectorType(F32, num_lanes)
+        self.function = ir.Function(module, ir.FunctionType(VOID, list(arguments)), name)
+        self.arguments = list(self.function.args)
+        self.entry = self.function.append_basic_block()
+        self.build = ir.IRBuilder(self.entry)
+        self.zeros = ir.Constant(self.vector, [0.0] * num_lanes)
+
+    # Whole numbers
+
+    def number(self, value: int) -> Value:
+        """A constant."""
+        return ir.Constant(I64, value)
+
+    def add(self, first: Value, second: Value | int) -> Value:
+        """Sum of two whole numbers."""
+        return self.build.add(first, self._int(second))
+
+    def mul(self, first: Value, second: Value | int) -> Value:
+        """Product of two whole numbers."""
+        return self.build.mul(first, self._int(second))
+
+    def minimum(self, first: Value, second: Value | int) -> Value:
+        """The smaller of two whole numbers."""
+        other = self._int(second)
+        return self.build.select(self.build.icmp_signed("<", first, other), first, other)
+
+    def maximum(self, first: Value, second: Value | int) -> Value:
+        """The larger of two whole numbers."""
+        other = self._int(second)
+        return self.build.select(self.build.icmp_signed(">", first, other), first, other)
+
+    def fields(self, record: Value, count: int) -> list[Value]:
+        """The first `count` int64 of a record in memory."""
+        return [self.load(record, 8 * number, I64) for number in range(count)]
+
+    # Memory
+
+    def pointer(self, address: Value) -> Value:
+        """An address as a pointer."""
+        return self.build.inttoptr(address, POINTER)
+
+    def at(self, pointer: Value, offset: Value | int) -> Value:
+        """The pointer so many bytes further."""
+        return self.build.gep(pointer, [self._int(offset)], source_etype=I8)
+
+    def load(self, pointer: Value, offset: Value | int, kind: Any) -> Value:
+        """A scalar or vector that need not be aligned."""
+        value = self.build.load(self.at(pointer, offset), typ=kind)
+        value.align = 1
+        return value
+
+    def store(self, value: Value, pointer: Value, offset: Value | int) -> None:
+        """The counterpart of `load`."""
+        self.build.store(value, self.at(pointer, offset)).align = 1
+
+    def load_numbers(self, pointer: Value, offset: Value | int, stored: str) -> Value:
+        """A vector of float32 from numbers as they are stored."""
+        if stored == "float32":
+            return self.load(pointer, offset, self.vector)
+        if stored == "float16":
+            return self.build.fpext(self.load(pointer, offset, ir.VectorType(F16, self.num_lanes)), self.vector)
+        wide = ir.VectorType(I32, self.num_lanes)
+        bits = self.build.zext(self.load(pointer, offset, ir.VectorType(I16, self.num_lanes)), wide)
+        return self.build.bitcast(self.build.shl(bits, ir.Constant(wide, [16] * self.num_lanes)), self.vector)
+
+    def narrowed(self, vector: Value, stored: str) -> Value:
+        """A vector of float32 as it is stored, rounded to nearest even; NaN stays NaN.
+
+        What is out of float16's range becomes its largest number, not an infinity.
+        """
+        if stored == "float32":
+            return vector
+        if stored == "float16":
+            return self.build.fptrunc(self._limited(vector, 65504.0), ir.VectorType(F16, self.num_lanes))
+        wide = ir.VectorType(I32, self.num_lanes)
+
+        def every(value: int) -> Value:
+            return ir.Constant(wide, [value] * self.num_lanes)
+
+        build, bits = self.build, self.build.bitcast(vector, wide)
+        odd = build.and_(build.lshr(bits, every(16)), every(1))
+        rounded = build.add(build.add(bits, every(0x7FFF)), odd)
+        is_nan = build.fcmp_unordered("uno", vector, vector)
+        chosen = build.select(is_nan, build.or_(bits, every(0x400000)), rounded)
+        return build.trunc(build.lshr(chosen, every(16)), ir.VectorType(I16, self.num_lanes))
+
+    def _limited(self, vector: Value, limit: float) -> Value:
+        build, high, low = self.build, self.constant(limit), self.constant(-limit)
+        below = build.select(build.fcmp_ordered(">", vector, high), high, vector)
+        return build.select(build.fcmp_ordered("<", below, low), low, below)
+
+    def scratch(self, num_floats: int) -> Value:
+        """Room for so many float32 on the stack; one for the whole call."""
+        with self.build.goto_block(self.entry):
+            room = self.build.alloca(ir.ArrayType(F32, num_floats))
+        room.align = 64
+        room.type = POINTER  # the library still makes a typed one
+        return room
+
+    # Vectors
+
+    def splat(self, scalar: Value) -> Value:
+        """A vector whose lanes are all this float."""
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        first = self.build.insert_element(undefined, scalar, ir.Constant(I32, 0))
+        lanes = ir.Constant(ir.VectorType(I32, self.num_lanes), [0] * self.num_lanes)
+        return self.build.shuffle_vector(first, undefined, lanes)
+
+    def constant(self, value: float) -> Value:
+        """A vector whose lanes are all this number."""
+        return ir.Constant(self.vector, [value] * self.num_lanes)
+
+    def shuffle(self, vector: Value, lanes: Sequence[int]) -> Value:
+        """The vector's lanes in another order."""
+        order = ir.Constant(ir.VectorType(I32, self.num_lanes), list(lanes))
+        return self.build.shuffle_vector(vector, vector, order)
+
+    def fma(self, first: Value, second: Value, third: Value) -> Value:
+        """first * second + third, rounded once."""
+        return self._call("llvm.fma", self.vector, [first, second, third])
+
+    def max(self, first: Value, second: Value) -> Value:
+        """Lane by lane the larger one; a NaN loses."""
+        return self._call("llvm.maxnum", self.vector, [first, second])
+
+    def largest(self, vector: Value) -> Value:
+        """The largest lane; a NaN loses."""
+        return self._reduce("llvm.vector.reduce.fmax", [vector], self.vector)
+
+    def total(self, vector: Value) -> Value:
+        """The sum of the lanes, halves first, so that its rounding is the same everywhere."""
+        count = self.num_lanes
+        while count > 1:
+            count //= 2
+            lanes = [lane + count if lane < count else lane for lane in range(self.num_lanes)]
+            vector = self.build.fadd(vector, self.shuffle(vector, lanes))
+        return self.build.extract_element(vector, ir.Constant(I32, 0))
+
+    def root(self, scalar: Value) -> Value:
+        """The square root of a float."""
+        return self._call("llvm.sqrt", F32, [scalar])
+
+    def exp(self, vector: Value) -> Value:
+        """e to the power of each lane within 2 ulp; 0 below -87, NaN for NaN. Cephes' polynomial for expf."""
+        build = self.build
+        low = build.fcmp_ordered("<", vector, self.constant(_EXP_LOWEST))
+        capped = build.select(
+            build.fcmp_ordered(">", vector, self.constant(_EXP_HIGHEST)), self.constant(_EXP_HIGHEST), vector
+        )
+        power = self._call("llvm.rint", self.vector, [build.fmul(capped, self.constant(math.log2(math.e)))])
+        rest = self.fma(power, self.constant(-0.693359375), capped)
+        rest = self.fma(power, self.constant(2.12194440e-4), rest)
+        series = self.constant(1.9875691500e-4)
+        for factor in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+            series = self.fma(series, rest, self.constant(factor))
+        value = build.fadd(self.fma(series, build.fmul(rest, rest), rest), self.constant(1.0))
+        wide = ir.VectorType(I32, self.num_lanes)
+        # The intrinsic, unlike fptosi, is defined for NaN and for what is cut off below.
+        exponent = self._call("llvm.fptosi.sat", wide, [power], self.vector)
+        bits = build.shl(
+            build.add(exponent, ir.Constant(wide, [127] * self.num_lanes)),
+            ir.Constant(wide, [23] * self.num_lanes),
+        )
+        return build.select(low, self.zeros, build.fmul(value, build.bitcast(bits, self.vector)))
+
+    # Control
+
+    def loop(
+        self,
+        begin: Value | int,
+        end: Value | int,
+        step: int,
+        body: Callable[[Value, list[Value]], Sequence[Value] | None],
+        carried: Sequence[Value] = (),
+    ) -> list[Value]:
+        """`for i in range(begin, end, step): carried = body(i, carried)`; what is carried in the end."""
+        build = self.build
+        first, last = self._int(begin), self._int(end)
+        before = build.block
+        head, after = self.function.append_basic_block(), self.function.append_basic_block()
+        build.cbranch(build.icmp_signed("<", first, last), head, after)
+        build.position_at_end(head)
+        counter = build.phi(I64)
+        counter.add_incoming(first, before)
+        inside = [build.phi(value.type) for value in carried]
+        for phi, value in zip(inside, carried, strict=True):
+            phi.add_incoming(value, before)
+        results = list(body(counter, list(inside)) or [])
+        following, tail = build.add(counter, self.number(step)), build.block
+        counter.add_incoming(following, tail)
+        for phi, value in zip(inside, results, strict=True):
+            phi.add_incoming(value, tail)
+        build.cbranch(build.icmp_signed("<", following, last), head, after)
+        build.position_at_end(after)
+        outside = []
+        for initial, value in zip(carried, results, strict=True):
+            phi = build.phi(value.type)
+            phi.add_incoming(initial, before)
+            phi.add_incoming(value, tail)
+            outside.append(phi)
+        return outside
+
+    def choose(self, number: Value, bodies: dict[int, Callable[[], None]]) -> None:
+        """Run the body of that number, or none."""
+        after = self.function.append_basic_block()
+        switch = self.build.switch(number, after)
+        for case, body in bodies.items():
+            block = self.function.append_basic_block()
+            switch.add_case(self.number(case), block)
+            self.build.position_at_end(block)
+            body()
+            self.build.branch(after)
+        self.build.position_at_end(after)
+
+    def when(self, condition: Value) -> Any:
+        """A context whose instructions run only where the condition holds."""
+        return self.build.if_then(condition)
+
+    def take_each(self, counter: Value, count: Value, body: Callable[[Value], None]) -> None:
+        """`body(number)` for each number below `count` that no other thread took from the counter in memory."""
+        build = self.build
+        head, inside, after = (self.function.append_basic_block() for _ in range(3))
+        build.branch(head)
+        build.position_at_end(head)
+        number = build.atomic_rmw("add", counter, self.number(1), "monotonic")
+        build.cbranch(build.icmp_signed("<", number, count), inside, after)
+        build.position_at_end(inside)
+        body(number)
+        build.branch(head)
+        build.position_at_end(after)
+
+    def finish(self) -> None:
+        """End the function."""
+        self.build.ret_void()
+
+    def share(self, count: Value) -> tuple[Value, Value]:
+        """The calling thread's part of range(count), among all threads of the parallel region."""
+        thread = self.build.sext(self._openmp("omp_get_thread_num"), I64)
+        threads = self.build.sext(self._openmp("omp_get_num_threads"), I64)
+        begin = self.build.sdiv(self.mul(count, thread), threads)
+        return begin, self.build.sdiv(self.mul(count, self.add(thread, 1)), threads)
+
+    def barrier(self) -> None:
+        """Wait for the other threads of the parallel region."""
+        self.build.call(self.declared("GOMP_barrier", ir.FunctionType(VOID, [])), [])
+
+    def declared(self, name: str, kind: ir.FunctionType) -> Value:
+        """A function by name, declared in this module if it is not yet."""
+        known = self.module.globals.get(name)
+        return ir.Function(self.module, kind, name) if known is None else known
+
+    def _openmp(self, name: str) -> Value:
+        return self.build.call(self.declared(name, ir.FunctionType(I32, [])), [])
+
+    def _call(self, name: str, kind: Any, arguments: list[Value], argument: Any = None) -> Value:
+        suffix = _suffix(kind) if argument is None else f"{_suffix(kind)}.{_suffix(argument)}"
+        function = ir.FunctionType(kind, [value.type for value in arguments])
+        return self.build.call(self.declared(f"{name}.{suffix}", function), arguments)
+
+    def _reduce(self, name: str, arguments: list[Value], vector: Any) -> Value:
+        function = ir.FunctionType(F32, [value.type for value in arguments])
+        return self.build.call(self.declared(f"{name}.{_suffix(vector)}", function), arguments)
+
+    def _int(self, value: Value | int) -> Value:
+        return self.number(value) if isinstance(value, int) else value
+
+
+def _suffix(kind: Any) -> str:
+    """How an intrinsic's name says a type."""
+    if isinstance(kind, ir.VectorType):
+        return f"v{kind.count}{_suffix(kind.element)}"
+    return {F32: "f32", I32: "i32", I64: "i64"}[kind]

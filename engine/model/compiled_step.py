@@ -1,0 +1,211 @@
+"""The kernel calls of one step: a template made at load, completed with the step's addresses and counts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from vllm_obs.engine.attention.batch import AttentionBatch
+from vllm_obs.engine.kernels.cpu.attention import queries_a_piece
+from vllm_obs.engine.kernels.cpu.linear import Finish, PackedMatrix, max_rows_a_tile
+from vllm_obs.engine.kernels.cpu.program import RECORD_FIELDS, Kernel, Kernels, Records
+
+Pieces = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CompiledLayer:
+    """A layer's weights as kernels take them: norms and biases in float32, matrices packed.
+
+    `qkv_bias` is padded as the matrix is. `window` is in tokens, 0 for none.
+    """
+
+    input_norm: torch.Tensor
+    qkv: PackedMatrix
+    qkv_bias: torch.Tensor | None
+    query_norm: torch.Tensor | None
+    key_norm: torch.Tensor | None
+    output: PackedMatrix
+    post_attention_norm: torch.Tensor
+    gate_up: PackedMatrix
+    down: PackedMatrix
+    window: int
+
+
+@dataclass(frozen=True)
+class StepTensors:
+    """What a step computes on. residual: float32 (T, hidden). positions: int64 (T,). caches: one a layer."""
+
+    residual: torch.Tensor
+    positions: torch.Tensor
+    batch: AttentionBatch
+    caches: list[torch.Tensor]
+
+
+class StepPrograms:
+    """Runs a model's layers, one program each."""
+
+    def __init__(
+        self, kernels: Kernels, layers: list[CompiledLayer], final_norm: torch.Tensor, eps: float
+    ) -> None:
+        self._kernels = kernels
+        self._layers = layers
+        self._final_norm = final_norm
+        self._eps = int(np.float32(eps).view(np.int32))
+        self._shape = kernels.shape
+        self._has_head_norm = layers[0].query_norm is not None
+        self._attend_template = np.stack([self._attend_calls(layer) for layer in layers])
+        self._finish_template = np.stack([self._finish_calls(layer) for layer in layers])
+
+    def run(self, step: StepTensors, rotations: torch.Tensor, num_threads: int) -> torch.Tensor:
+        """Normed hidden states at the step's logits indices. `step.residual` is used up."""
+        residual, room = step.residual, _Room(self._layers[0], step.residual)
+        pieces = attention_pieces(step.batch, queries_a_piece(self._kernels.machine, self._shape))
+        attend = self._attending(step, room, rotations, pieces)
+        finish = self._finishing(residual, room)
+        last = len(self._layers) - 1
+        for number in range(last):
+            self._kernels.run(np.concatenate((attend[number], finish[number])), num_threads)
+        self._kernels.run(attend[last], num_threads)
+        chosen = step.batch.logits_indices  # from here on only the rows that are asked for matter
+        residual, room.attended = residual.index_select(0, chosen), room.attended.index_select(0, chosen)
+        if len(residual):
+            final = np.concatenate((self._finishing(residual, room)[last], self._final_call(residual)))
+            self._kernels.run(final, num_threads)
+        return residual
+
+    def _attend_calls(self, layer: CompiledLayer) -> Records:
+        """A layer up to its attention, with what does not change from step to step."""
+        shape = self._shape
+        qkv, finish = layer.qkv, Finish.STORE if layer.qkv_bias is None else Finish.BIAS
+        num_hidden = len(layer.input_norm)
+        calls = [
+            _call(Kernel.NORM, {3: layer.input_norm.data_ptr(), 7: num_hidden, 8: 1, 10: self._eps}),
+            _linear_call(qkv, finish, 0 if layer.qkv_bias is None else layer.qkv_bias.data_ptr()),
+        ]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            for weight, num_heads in ((layer.query_norm, shape.num_heads), (layer.key_norm, shape.num_kv_heads)):
+                fields = {7: shape.head_dim, 8: num_heads, 9: 4 * shape.head_dim, 10: self._eps}
+                calls.append(_call(Kernel.NORM, {3: weight.data_ptr(), **fields}))
+        calls += [_call(Kernel.ROTATE, {}), _call(Kernel.ATTEND, {10: layer.window})]
+        return np.stack(calls)
+
+    def _finish_calls(self, layer: CompiledLayer) -> Records:
+        """The rest of a layer, likewise."""
+        norm = layer.post_attention_norm
+        return np.stack(
+            [
+                _linear_call(layer.output, Finish.ADD, 0),
+                _call(Kernel.NORM, {3: norm.data_ptr(), 7: len(norm), 8: 1, 10: self._eps}),
+                _linear_call(layer.gate_up, Finish.SILU_MUL, 0),
+                _linear_call(layer.down, Finish.ADD, 0),
+            ]
+        )
+
+    def _attending(self, step: StepTensors, room: "_Room", rotations: torch.Tensor, pieces: Pieces) -> Records:
+        shape, batch = self._shape, step.batch
+        num_tokens = len(step.residual)
+        qkv, qkv_stride = room.qkv.data_ptr(), 4 * room.qkv.shape[1]
+        calls = self._attend_template.copy()
+        _set_norm(calls[:, 0], step.residual, room.normed)
+        _set_linear(calls[:, 1], room.normed, room.qkv, self._num_tiles(num_tokens))
+        if self._has_head_norm:
+            keys = qkv + 4 * shape.num_heads * shape.head_dim
+            calls[:, 2, 1], calls[:, 3, 1] = qkv, keys
+            calls[:, 2, 4], calls[:, 3, 4] = qkv, keys
+            calls[:, 2:4, 2] = calls[:, 2:4, 5] = qkv_stride
+            calls[:, 2:4, 6] = num_tokens
+        rotate, attend = calls[:, -2], calls[:, -1]
+        caches = [cache.data_ptr() for cache in step.caches]
+        rotate[:, 1:5] = qkv, qkv_stride, rotations.data_ptr(), step.positions.data_ptr()
+        rotate[:, 5], rotate[:, 6:8] = caches, (batch.slot_mapping.data_ptr(), num_tokens)
+        tables = batch.block_tables
+        attend[:, 1:3], attend[:, 3] = (qkv, qkv_stride), caches
+        attend[:, 4:8] = tables.data_ptr(), 8 * tables.stride(0), pieces.ctypes.data, len(pieces)
+        attend[:, 8:10] = room.attended.data_ptr(), 4 * room.attended.shape[1]
+        return calls
+
+    def _finishing(self, residual: torch.Tensor, room: "_Room") -> Records:
+        num_tiles = self._num_tiles(len(residual))
+        calls = self._finish_template.copy()
+        _set_linear(calls[:, 0], room.attended, residual, num_tiles)
+        _set_norm(calls[:, 1], residual, room.normed)
+        _set_linear(calls[:, 2], room.normed, room.gated, num_tiles)
+        _set_linear(calls[:, 3], room.gated, residual, num_tiles)
+        calls[:, 2:, 7] = len(residual)  # the room may be for more rows
+        return calls
+
+    def _final_call(self, residual: torch.Tensor) -> Records:
+        weight = self._final_norm
+        call = _call(Kernel.NORM, {3: weight.data_ptr(), 7: len(weight), 8: 1, 10: self._eps})[None]
+        _set_norm(call, residual, residual)
+        return call
+
+    def _num_tiles(self, num_rows: int) -> int:
+        return -(-num_rows // max_rows_a_tile(self._kernels.machine))
+
+
+class _Room:
+    """Where a step keeps what passes between kernels; float32, one row a token."""
+
+    def __init__(self, layer: CompiledLayer, residual: torch.Tensor) -> None:
+        num_tokens = len(residual)
+        self.normed = torch.empty_like(residual)
+        self.qkv = residual.new_empty(num_tokens, layer.qkv.padded_outputs)
+        self.attended = residual.new_empty(num_tokens, layer.output.panels.shape[1])
+        self.gated = residual.new_empty(num_tokens, layer.down.panels.shape[1])
+
+
+def multiply(kernels: Kernels, x: torch.Tensor, matrix: PackedMatrix, num_threads: int) -> torch.Tensor:
+    """x (R, in) float32 → (R, out) float32, a view where the last panel is padded."""
+    x = x.contiguous()
+    out = x.new_empty(len(x), matrix.padded_outputs)
+    if len(x):
+        call = _linear_call(matrix, Finish.STORE, 0)[None]
+        _set_linear(call, x, out, -(-len(x) // max_rows_a_tile(kernels.machine)))
+        kernels.run(call, num_threads)
+    return out[:, : matrix.num_outputs]
+
+
+def attention_pieces(batch: AttentionBatch, queries_a_piece: int) -> Pieces:
+    """The rows' queries in pieces of so many: int64 (pieces, 4) of first token, queries, first position, row."""
+    lengths, ends = np.array(batch.query_lens, np.int64), np.array(batch.seq_lens, np.int64)
+    counts = -(-lengths // queries_a_piece)
+    rows = np.repeat(np.arange(len(lengths)), counts)
+    number = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    begin = number * queries_a_piece
+    starts = np.cumsum(lengths) - lengths
+    columns = (
+        starts[rows] + begin,
+        np.minimum(queries_a_piece, lengths[rows] - begin),
+        (ends - lengths)[rows] + begin,
+        rows,
+    )
+    return np.ascontiguousarray(np.stack(columns, 1))
+
+
+def _call(kernel: Kernel, fields: dict[int, int]) -> Records:
+    """One call's record; field 0 is the kernel, the others count from 1."""
+    record = np.zeros(RECORD_FIELDS, np.int64)
+    record[0] = kernel
+    for number, value in fields.items():
+        record[number] = value
+    return record
+
+
+def _linear_call(matrix: PackedMatrix, finish: Finish, bias: int) -> Records:
+    num_panels, num_inputs, _ = matrix.panels.shape
+    fields = {3: matrix.panels.data_ptr(), 4: num_inputs, 8: num_panels, 10: int(finish), 11: bias}
+    return _call(Kernel.LINEAR, fields)
+
+
+def _set_linear(calls: Records, x: torch.Tensor, out: torch.Tensor, num_tiles: int) -> None:
+    calls[:, 1:3] = x.data_ptr(), 4 * x.shape[1]
+    calls[:, 5:8] = out.data_ptr(), 4 * out.shape[1], len(x)
+    calls[:, 9] = num_tiles
+
+
+def _set_norm(calls: Records, x: torch.Tensor, out: torch.Tensor) -> None:
+    calls[:, 1:3] = x.data_ptr(), 4 * x.shape[1]
+    calls[:, 4:7] = out.data_ptr(), 4 * out.shape[1], len(x)

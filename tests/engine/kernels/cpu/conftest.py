@@ -1,0 +1,41 @@
+"""Kernels for both vector lengths: whatever this machine has, the other one is compiled and runs too."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
+from vllm_obs.engine.kernels.cpu.jit import Machine, this_machine
+from vllm_obs.engine.kernels.cpu.program import Kernels
+
+MACHINES = {"avx2": Machine(num_lanes=8, num_registers=16), "avx512": Machine(num_lanes=16, num_registers=32)}
+
+if this_machine() is None:
+    pytest.skip("this machine has no compiled kernels", allow_module_level=True)
+
+
+@cache
+def kernels_for(machine: Machine, stored: str) -> Kernels:
+    """Three query heads to a key head, heads of 32, blocks of 16."""
+    return Kernels(machine, CacheShape(6, 2, 32, 16, stored), stored)
+
+
+@pytest.fixture(params=sorted(MACHINES))
+def machine(request: pytest.FixtureRequest) -> Machine:
+    return MACHINES[request.param]
+
+
+@pytest.fixture(params=["float32", "bfloat16", "float16"])
+def stored(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def kernels(machine: Machine, stored: str) -> Kernels:
+    return kernels_for(machine, stored)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
