@@ -48,6 +48,10 @@ class BlockPool:
         """How many tables name the block."""
         return self._num_refs[block_id]
 
+    def slice(self, begin: int, end: int) -> tuple[list[int], list[bytes | None]]:
+        """The references and the hashes of the blocks from `begin` on, up to `end` or the last."""
+        return self._num_refs[begin:end], self._hashes[begin:end]
+
     def find(self, block_hash: bytes) -> int | None:
         """The block that holds these tokens after those parents, if there is one."""
         return self._by_hash.get(block_hash)
@@ -91,6 +95,12 @@ class BlockPool:
             self._hashes[block_id] = block_hash
             self._by_hash[block_hash] = block_id
             self.newly_cached.append((block_id, block_hash))
+
+    def forget(self, block_id: int) -> None:
+        """Let an active block not be found any more; those that hold a reference keep it."""
+        assert self._num_refs[block_id] > 0, f"block {block_id} is not active"
+        if self._hashes[block_id] is not None:
+            self._forget(block_id)
 
     def reset_cache(self) -> bool:
         """Forget every hash. Refused (False) while any block is active."""

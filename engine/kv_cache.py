@@ -107,6 +107,11 @@ class KVCacheManager:
         request.num_cached_blocks = max(num_full, request.num_cached_blocks)
         request.next_cache_at = (request.num_cached_blocks + 1) * self.block_size
 
+    def forget(self, request: Request) -> None:
+        """Let nobody find the sequence's blocks any more: what they hold may not be numbers."""
+        for block_id in request.block_ids:
+            self.pool.forget(block_id)
+
     def detach(self, request: Request) -> list[int]:
         """Take the table from the sequence, still referenced: for `release` once no plan in flight names it."""
         table, request.block_ids = request.block_ids, []

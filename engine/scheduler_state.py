@@ -132,6 +132,8 @@ class SchedulerState:
     def fail(self, request: Request, reason: str = "internal_error", message: str = INTERNAL_ERROR) -> None:
         """End a live sequence with an error; `reason` is from the closed set, `message` is for the client."""
         request.error = (reason, message)
+        if reason == "invalid_logits":
+            self.kv_cache.forget(request)
         self.end(request, FinishReason.ERROR)
 
     def fail_on(self, request: Request, error: Exception) -> None:

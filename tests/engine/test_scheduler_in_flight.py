@@ -71,6 +71,21 @@ def test_a_failed_row_ends_only_its_sequence() -> None:
     driver.check_idle()
 
 
+def test_what_a_failed_row_computed_is_not_found_by_others() -> None:
+    driver = SchedulerDriver()
+    driver.add("bad", PROMPT, max_tokens=3)
+    driver.step()
+    assert driver.hashed_blocks() == 2
+    driver.executor.failing.add("bad")
+    driver.run()
+    assert driver.ended["bad"].error is not None
+    assert driver.hashed_blocks() == 0
+    driver.add("next", PROMPT, max_tokens=1)
+    driver.run()
+    assert driver.ended["next"].num_cached_tokens == 0
+    driver.check_idle()
+
+
 def test_a_row_without_an_answer_ends_with_an_error_instead_of_hanging() -> None:
     driver = SchedulerDriver()
     driver.add("a", [1, 2], max_tokens=3)
