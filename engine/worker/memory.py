@@ -89,4 +89,6 @@ def _report_too_small(config: VllmConfig, num_blocks: int, block_bytes: int) -> 
 
 def _gib(num_bytes: int) -> str:
     """A size for people; small ones keep their digits, so that two numbers in a message always differ visibly."""
+    if num_bytes < 2**20:
+        return f"{num_bytes} bytes"
     return f"{num_bytes / GIB:.2f} GiB" if num_bytes >= GIB // 10 else f"{num_bytes / 2**20:.2f} MiB"
