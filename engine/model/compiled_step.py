@@ -169,19 +169,20 @@ def multiply(kernels: Kernels, x: torch.Tensor, matrix: PackedMatrix, num_thread
 
 
 def attention_pieces(batch: AttentionBatch, queries_a_piece: int) -> Pieces:
-    """The rows' queries in pieces of so many: int64 (pieces, 4) of first token, queries, first position, row."""
+    """The rows' queries in pieces of so many, and what is left of a row one by one.
+
+    int64 (pieces, 4) of first token, queries, first query's position, row.
+    """
     lengths, ends = np.array(batch.query_lens, np.int64), np.array(batch.seq_lens, np.int64)
-    counts = -(-lengths // queries_a_piece)
+    num_whole, num_single = np.divmod(lengths, queries_a_piece)
+    counts = num_whole + num_single
     rows = np.repeat(np.arange(len(lengths)), counts)
     number = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    begin = number * queries_a_piece
+    is_whole = number < num_whole[rows]
+    begin = np.where(is_whole, number * queries_a_piece, number + num_whole[rows] * (queries_a_piece - 1))
     starts = np.cumsum(lengths) - lengths
-    columns = (
-        starts[rows] + begin,
-        np.minimum(queries_a_piece, lengths[rows] - begin),
-        (ends - lengths)[rows] + begin,
-        rows,
-    )
+    sizes = np.where(is_whole, queries_a_piece, 1)
+    columns = (starts[rows] + begin, sizes, (ends - lengths)[rows] + begin, rows)
     return np.ascontiguousarray(np.stack(columns, 1))
 
 

@@ -17,6 +17,10 @@ from vllm_obs.engine.messages import (
 from vllm_obs.telemetry.records import (
     BlocksCached,
     BlocksChanged,
+    BlocksKeyframe,
+    EngineDescribed,
+    EngineStateChanged,
+    RequestKeyframe,
     RequestReleased,
     RequestTaken,
     StepAnswered,
@@ -216,7 +220,7 @@ def test_every_step_and_sequence_leaves_its_records() -> None:
     bench.run()
 
     taken = bench.recorder.of(RequestTaken)
-    assert taken[0] == RequestTaken("a", 0, 7, 1, 10, 2, 0)
+    assert taken[0] == RequestTaken("a", 0, 7, 3, 10, 2, 0)
     planned: list[Any] = bench.recorder.of(StepPlanned)
     assert [(p.request_ids, p.num_scheduled_tokens, p.num_computed_tokens, p.num_new_blocks) for p in planned] == [
         (["a"], [8], [0], [2]),
@@ -244,12 +248,12 @@ def test_every_step_and_sequence_leaves_its_records() -> None:
         ("b", "length", 1),
     ]
     changed: list[Any] = bench.recorder.of(BlocksChanged)
-    assert [(c.request_id, c.allocated, c.freed) for c in changed] == [
-        ("a", [0, 1], []),
-        ("a", [2], []),
-        ("a", [], [0, 1, 2]),
-        ("b", [2], []),
-        ("b", [], [2]),
+    assert [(c.step, c.request_ids, c.allocated, c.freed) for c in changed] == [
+        (1, ["a"], [[0, 1]], [[]]),
+        (2, ["a"], [[2]], [[]]),
+        (3, ["a"], [[]], [[0, 1, 2]]),
+        (4, ["b"], [[2]], [[]]),
+        (4, ["b"], [[]], [[2]]),
     ]
     (cached,) = bench.recorder.of(BlocksCached)
     assert (cached.block_ids, cached.evicted) == ([0, 1], False)  # type: ignore[union-attr]
@@ -271,3 +275,78 @@ def test_shutdown_ends_the_executor(bench: Bench) -> None:
     bench.core.shutdown()
     bench.core.shutdown()
     assert bench.executor.is_shut_down
+
+
+def test_the_engine_describes_itself_and_says_that_it_is_awake(bench: Bench) -> None:
+    described, state = list(bench.recorder.records)
+    assert described == EngineDescribed(
+        engine_index=0,
+        generation=0,
+        model_names=["fake"],
+        dtype="float32",
+        device="cpu",
+        max_model_len=64,
+        max_num_seqs=described.max_num_seqs,  # type: ignore[union-attr]
+        max_num_batched_tokens=described.max_num_batched_tokens,  # type: ignore[union-attr]
+        num_blocks=32,
+        block_size=4,
+        cache_dtype="float32",
+        kv_cache_bytes=described.kv_cache_bytes,  # type: ignore[union-attr]
+        gpu_memory_utilization=0.9,
+        enable_prefix_caching=True,
+        num_blocks_override=0,
+        world_size=1,
+        weight_bytes=described.weight_bytes,  # type: ignore[union-attr]
+        flops_per_token=described.flops_per_token,  # type: ignore[union-attr]
+        kv_bytes_per_token=described.kv_cache_bytes // (32 * 4),  # type: ignore[union-attr]
+        described_at=1,
+    )
+    assert state == EngineStateChanged("awake", 2)
+
+
+def test_a_pause_and_its_end_are_recorded_once_each(bench: Bench) -> None:
+    for method in ("pause_scheduler", "pause_scheduler", "resume_scheduler", "resume_scheduler"):
+        bench.core.call_utility(method, [])
+    states: list[Any] = bench.recorder.of(EngineStateChanged)
+    assert [record.state for record in states] == ["awake", "paused", "awake"]
+
+
+def test_the_token_of_a_scored_prompt_is_nobodys(bench: Bench) -> None:
+    end_token = expected_output(PROMPT, 1)[0]
+    sampling = SamplingSpec(max_tokens=0, stop_token_ids=(end_token,))
+    bench.add("a", PROMPT, sampling=sampling)
+    assert bench.run()["a"].finish_reason == FinishReason.LENGTH
+    (taken,) = bench.recorder.of(RequestTaken)
+    (released,) = bench.recorder.of(RequestReleased)
+    (answered,) = bench.recorder.of(StepAnswered)
+    assert taken.max_tokens == 0  # type: ignore[union-attr]
+    assert (released.num_output_tokens, released.finish_reason) == (0, "length")  # type: ignore[union-attr]
+    assert (answered.request_ids, answered.num_new_tokens) == (["a"], [0])  # type: ignore[union-attr]
+
+
+def test_each_answered_step_leaves_its_keyframes(bench: Bench) -> None:
+    bench.add("a", PROMPT, max_tokens=3)
+    bench.run()
+    blocks: list[Any] = bench.recorder.of(BlocksKeyframe)
+    requests: list[Any] = bench.recorder.of(RequestKeyframe)
+    assert [(each.step, each.first_block, len(each.hashes)) for each in blocks] == [(n, 0, 32) for n in (1, 2, 3)]
+    assert [(each.step, each.request_id, each.num_output_tokens) for each in requests] == [
+        (1, "a", 1),
+        (2, "a", 2),
+    ]
+
+
+def test_a_sequences_timing_comes_once_with_its_first_row() -> None:
+    bench = Bench(config=tiny_config(max_num_batched_tokens=8, max_num_seqs=1))
+    bench.add("a", PROMPT, max_tokens=2)
+    bench.add("b", [1], max_tokens=1)
+    bench.run()
+    planned: list[Any] = bench.recorder.of(StepPlanned)
+    taken: list[Any] = bench.recorder.of(RequestTaken)
+    first = {name: next(p.schedule_ended_at for p in planned if name in p.admitted_ids) for name in "ab"}
+    told = [
+        (message.request_ids[row], taken_at, scheduled_at)
+        for message in bench.messages
+        for row, taken_at, scheduled_at in message.timings
+    ]
+    assert told == [("a", taken[0].taken_at, first["a"]), ("b", taken[1].taken_at, first["b"])]

@@ -62,7 +62,7 @@ BAD_SAMPLING: list[dict[str, Any]] = [
     {"seed": True},
     {"repetition_penalty": 0.0},
     {"presence_penalty": float("inf")},
-    {"max_tokens": 0},
+    {"max_tokens": -1},
     {"max_tokens": 2**31},
     {"min_tokens": -1},
     {"stop_token_ids": (VOCAB_SIZE,)},

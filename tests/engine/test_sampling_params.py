@@ -125,8 +125,8 @@ def test_ignore_eos_leaves_no_end_token() -> None:
     assert to_spec(SamplingParams(ignore_eos=True), 16, (2,)).eos_token_ids == ()
 
 
-def test_scoring_a_prompt_asks_the_core_for_one_token() -> None:
-    assert to_spec(SamplingParams(max_tokens=0), 0, (2,)).max_tokens == 1
+def test_scoring_a_prompt_asks_the_core_for_no_tokens() -> None:
+    assert to_spec(SamplingParams(max_tokens=0), 0, (2,)).max_tokens == 0
 
 
 def test_seed_minus_one_is_no_seed() -> None:

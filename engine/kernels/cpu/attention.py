@@ -14,7 +14,7 @@ ATTEND_FIELDS = 11
 """qkv, its row stride, cache, block tables, their row stride, pieces, number of pieces, out, its row stride,
 window, and the counter that threads take pieces from (0 before the call).
 
-A piece is four int64: first token, queries (1 to `queries_a_piece`), first query's position, row of the tables.
+A piece is four int64: first token, queries (1 or `queries_a_piece`), first query's position, row of the tables.
 """
 
 COUNTER_FIELD = 10
@@ -25,8 +25,8 @@ _SUMS = 2
 
 
 def queries_a_piece(machine: Machine, shape: CacheShape) -> int:
-    """How many neighbouring queries of a sequence are attended together, at most."""
-    return max(1, _num_sums(machine) // (4 * shape.num_sharing))
+    """How many neighbouring queries of a sequence are attended together, where there are so many."""
+    return max(1, _num_sums(machine) // (_SUMS * shape.num_sharing))
 
 
 def _num_sums(machine: Machine) -> int:
@@ -37,7 +37,7 @@ def _num_sums(machine: Machine) -> int:
 def emit_attention(module: ir.Module, machine: Machine, shape: CacheShape) -> None:
     """Define `attend(record)`: out is float32 (tokens, heads * head_dim). Every thread of a region calls it."""
     most = queries_a_piece(machine, shape)
-    tiles = {num: _Tile(module, machine, shape, num).function for num in range(1, most + 1)}
+    tiles = {num: _Tile(module, machine, shape, num).function for num in {1, most}}
     emit = Emitter(module, "attend", [POINTER], machine.num_lanes)
     record = emit.arguments[0]
     qkv, stride, cache, tables, table_stride, pieces, num_pieces, out, out_stride, window = emit.fields(record, 10)

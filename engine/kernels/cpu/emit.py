@@ -156,20 +156,24 @@ class Emitter:
         return self._call("llvm.fma", self.vector, [first, second, third])
 
     def max(self, first: Value, second: Value) -> Value:
-        """Lane by lane the larger one; a NaN loses."""
-        return self._call("llvm.maxnum", self.vector, [first, second])
+        """Lane by lane the larger one; the second where either is NaN, as the instruction has it."""
+        return self.build.select(self.build.fcmp_ordered(">", first, second), first, second)
 
     def largest(self, vector: Value) -> Value:
-        """The largest lane; a NaN loses."""
-        return self._reduce("llvm.vector.reduce.fmax", [vector], self.vector)
+        """The largest lane; some lane where there is a NaN."""
+        return self._folded(vector, self.max)
 
     def total(self, vector: Value) -> Value:
         """The sum of the lanes, halves first, so that its rounding is the same everywhere."""
+        return self._folded(vector, self.build.fadd)
+
+    def _folded(self, vector: Value, join: Callable[[Value, Value], Value]) -> Value:
+        """Join the lanes' halves until one is left."""
         count = self.num_lanes
         while count > 1:
             count //= 2
             lanes = [lane + count if lane < count else lane for lane in range(self.num_lanes)]
-            vector = self.build.fadd(vector, self.shuffle(vector, lanes))
+            vector = join(vector, self.shuffle(vector, lanes))
         return self.build.extract_element(vector, ir.Constant(I32, 0))
 
     def root(self, scalar: Value) -> Value:
@@ -180,9 +184,7 @@ class Emitter:
         """e to the power of each lane within 2 ulp; 0 below -87, NaN for NaN. Cephes' polynomial for expf."""
         build = self.build
         low = build.fcmp_ordered("<", vector, self.constant(_EXP_LOWEST))
-        capped = build.select(
-            build.fcmp_ordered(">", vector, self.constant(_EXP_HIGHEST)), self.constant(_EXP_HIGHEST), vector
-        )
+        capped = self._limited(vector, _EXP_HIGHEST)
         power = self._call("llvm.rint", self.vector, [build.fmul(capped, self.constant(math.log2(math.e)))])
         rest = self.fma(power, self.constant(-0.693359375), capped)
         rest = self.fma(power, self.constant(2.12194440e-4), rest)
@@ -191,8 +193,8 @@ class Emitter:
             series = self.fma(series, rest, self.constant(factor))
         value = build.fadd(self.fma(series, build.fmul(rest, rest), rest), self.constant(1.0))
         wide = ir.VectorType(I32, self.num_lanes)
-        # The intrinsic, unlike fptosi, is defined for NaN and for what is cut off below.
-        exponent = self._call("llvm.fptosi.sat", wide, [power], self.vector)
+        is_number = build.fcmp_ordered("ord", power, power)
+        exponent = build.fptosi(build.select(is_number, power, self.zeros), wide)  # of NaN it is undefined
         bits = build.shl(
             build.add(exponent, ir.Constant(wide, [127] * self.num_lanes)),
             ir.Constant(wide, [23] * self.num_lanes),
@@ -288,14 +290,10 @@ class Emitter:
     def _openmp(self, name: str) -> Value:
         return self.build.call(self.declared(name, ir.FunctionType(I32, [])), [])
 
-    def _call(self, name: str, kind: Any, arguments: list[Value], argument: Any = None) -> Value:
-        suffix = _suffix(kind) if argument is None else f"{_suffix(kind)}.{_suffix(argument)}"
+    def _call(self, name: str, kind: Any, arguments: list[Value]) -> Value:
+        """An intrinsic from values of one kind to that kind."""
         function = ir.FunctionType(kind, [value.type for value in arguments])
-        return self.build.call(self.declared(f"{name}.{suffix}", function), arguments)
-
-    def _reduce(self, name: str, arguments: list[Value], vector: Any) -> Value:
-        function = ir.FunctionType(F32, [value.type for value in arguments])
-        return self.build.call(self.declared(f"{name}.{_suffix(vector)}", function), arguments)
+        return self.build.call(self.declared(f"{name}.{_suffix(kind)}", function), arguments)
 
     def _int(self, value: Value | int) -> Value:
         return self.number(value) if isinstance(value, int) else value
@@ -305,4 +303,5 @@ def _suffix(kind: Any) -> str:
     """How an intrinsic's name says a type."""
     if isinstance(kind, ir.VectorType):
         return f"v{kind.count}{_suffix(kind.element)}"
-    return {F32: "f32", I32: "i32", I64: "i64"}[kind]
+    assert kind == F32
+    return "f32"

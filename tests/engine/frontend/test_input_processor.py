@@ -87,7 +87,7 @@ def test_without_max_tokens_it_is_what_fits(inputs: InputProcessor) -> None:
 
 def test_scoring_a_prompt_resolves_to_no_tokens(inputs: InputProcessor) -> None:
     prepared = prepare(inputs, "Your answer: Yes", max_tokens=0, prompt_logprobs=1)
-    assert (prepared.max_tokens, prepared.sampling.max_tokens, prepared.sampling.prompt_logprobs) == (0, 1, 1)
+    assert (prepared.max_tokens, prepared.sampling.max_tokens, prepared.sampling.prompt_logprobs) == (0, 0, 1)
 
 
 def test_a_prompt_that_the_cache_cannot_hold_is_refused(inputs: InputProcessor) -> None:

@@ -16,7 +16,7 @@ from vllm_obs.engine.frontend.outputs import SequenceDelta, TokenLogprob
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.telemetry.recorder import MemoryRecorder
-from vllm_obs.telemetry.records import RequestEnded
+from vllm_obs.telemetry.records import OutputsTaken, RequestEnded
 
 STOP, LENGTH, ABORT, ERROR = FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT, FinishReason.ERROR
 
@@ -101,13 +101,14 @@ def test_the_ending_is_recorded_once_with_its_moments(desk: Desk) -> None:
     desk.say(Row("r-0", [19556]), sampled_at=10)
     desk.say(Row("r-0", [905], LENGTH), sampled_at=20)
     desk.say(Row("r-0", [], ABORT))
-    assert list(desk.recorder.records) == [RequestEnded("r-0", 0, "length", "", 2, 2, 0, 10, 20, 99)]
+    assert desk.recorder.of(RequestEnded) == [RequestEnded("r-0", 0, "length", "", 2, 2, 0, 10, 20, 99, 99)]
     assert desk.processor.num_open == 0
 
 
 def test_a_row_nobody_waits_for_is_counted(desk: Desk) -> None:
     desk.say(Row("ghost", [5]))
-    assert (desk.processor.num_unknown_rows, desk.deltas, list(desk.recorder.records)) == (1, [], [])
+    assert (desk.processor.num_unknown_rows, desk.deltas, desk.endings) == (1, [], [])
+    assert desk.recorder.of(OutputsTaken) == [OutputsTaken(0, 0, 0, 5, 5, 99, 99, 1)]
 
 
 def test_end_of_sequence_has_no_stop_reason_and_no_text(desk: Desk) -> None:
