@@ -9,7 +9,9 @@ from vllm_obs.telemetry.flight_recorder import ENGINE_RING_BYTES, FlightRecorder
 from vllm_obs.telemetry.record_codec import RecordDecoder, encode
 from vllm_obs.telemetry.records import (
     BlocksChanged,
+    BlocksKeyframe,
     Record,
+    RequestKeyframe,
     RequestTaken,
     StepAnswered,
     StepPlanned,
@@ -57,13 +59,18 @@ def step_planned(num_rows: int) -> StepPlanned:
 def step_records(num_rows: int) -> list[Record]:
     """All that an engine with its worker in the same process records in such a step."""
     planned = step_planned(num_rows)
-    changed = [
-        BlocksChanged(planned.step, changed_id, [row + 1000], [], 0)
-        for row, changed_id in enumerate(planned.request_ids[::BLOCK_SIZE])
-    ]
+    changed_ids = planned.request_ids[::BLOCK_SIZE]
+    num_changed = len(changed_ids)
+    allocated = [[row + 1000] for row in range(num_changed)]
+    changed = BlocksChanged(planned.step, changed_ids, allocated, [[]] * num_changed, [0] * num_changed)
     answered = StepAnswered(planned.step, NOW, NOW, NOW, planned.request_ids, [1] * num_rows, 0)
     worker = WorkerStep(planned.step, 0, NOW, NOW, NOW, NOW, NOW, num_rows, num_rows)
-    return [planned, *changed, worker, answered]
+    blocks = BlocksKeyframe(planned.step, 64, [1] * 64, [bytes(8)] * 64)
+    tables = [
+        RequestKeyframe(planned.step, changed_id, True, list(range(20)), 300, 200, 100)
+        for changed_id in planned.request_ids[:2]
+    ]
+    return [planned, changed, worker, answered, blocks, *tables]
 
 
 def microseconds(recorder: FlightRecorder, records: list[Record], repeat: int) -> float:

@@ -41,6 +41,7 @@ class Child:
         self._messages: dict[str, Any] = {}
         self._failure: tuple[str, int] | None = None
         self._exit_callbacks: list[Callable[[str], None]] = []
+        self._message_callbacks: dict[str, Callable[[Any], None]] = {}
         self._changed = threading.Condition()
         self._watch = threading.Thread(target=self._run_watch, name=f"watch {title}", daemon=True)
         self._watch.start()
@@ -72,6 +73,11 @@ class Child:
         """A ConfigError if the child said so; any other end is a failed start, whatever its exit code."""
         message, code = self._failure or (self.exit_cause or "", StartupError.exit_code)
         return ConfigError(message) if code == ConfigError.exit_code else StartupError(message)
+
+    def on_message(self, kind: str, callback: Callable[[Any], None]) -> None:
+        """Call `callback(payload)` for every message of that kind from now on, from the watching thread."""
+        with self._changed:
+            self._message_callbacks[kind] = callback
 
     def on_exit(self, callback: Callable[[str], None]) -> None:
         """Call `callback(cause)` once when the child ends, from the watching thread (or now, if it has)."""
@@ -141,7 +147,10 @@ class Child:
                 self._failure = (str(payload[0]), int(payload[1]))
             else:
                 self._messages[kind] = payload
+            callback = self._message_callbacks.get(kind)
             self._changed.notify_all()
+        if callback is not None:
+            callback(payload)
         return True
 
     def _announce_exit(self) -> None:

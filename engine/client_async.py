@@ -72,7 +72,7 @@ class AsyncMPClient:
     def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._read_on()
-        self._link.child.on_exit(lambda cause: _call_in(loop, self._end))
+        self._link.child.on_exit(lambda cause: _call_in(loop, self._ended))
 
     def _read_on(self) -> None:
         if self._loop is not None and not self._has_ended:
@@ -183,6 +183,10 @@ class AsyncMPClient:
         call = self._calls.get(result.call_id)
         if call is not None and not call.done():
             call.set_result(result)
+
+    def _ended(self) -> None:
+        self._link.record_exit()
+        self._end()
 
     def _end(self) -> None:
         if self._has_ended:

@@ -7,7 +7,7 @@ from typing import Any
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm_obs.engine.recording import make_recorder
-from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.recorder import ProcessRecorder
 
 
 class InprocClient:
@@ -15,12 +15,12 @@ class InprocClient:
 
     dead_cause: str | None = None
 
-    def __init__(self, config: VllmConfig, recorder: Recorder | None = None) -> None:
+    def __init__(self, config: VllmConfig, recorder: ProcessRecorder | None = None) -> None:
         from vllm_obs.engine.process import make_core
 
         self._generation = config.generation
         self._failures: deque[str] = deque(maxlen=1)
-        self._core = make_core(config, recorder or make_recorder(config.observability), self._failures.append)
+        self._core = make_core(config, recorder or make_recorder(config, "EngineCore_DP0"), self._failures.append)
         self.facts = self._core.facts
 
     def add_request(self, request: EngineCoreRequest) -> None:

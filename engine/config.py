@@ -92,12 +92,12 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class ObservabilityConfig:
-    """What is logged and recorded. `recorder` is memory or null until the ring is there."""
+    """What is logged and recorded. `recorder` is a ring in the run directory, memory, or null for nothing."""
 
     disable_log_stats: bool = False
     aggregate_engine_logging: bool = False
     enable_log_requests: bool = False
-    recorder: Literal["memory", "null"] = "memory"
+    recorder: Literal["ring", "memory", "null"] = "memory"
 
 
 @dataclass(frozen=True)

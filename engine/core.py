@@ -1,7 +1,6 @@
 """The engine's core: takes requests, runs steps, and answers in columns, with a boundary around each request."""
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -11,18 +10,22 @@ from typing import Any, TypeVar
 
 from vllm_obs.engine.block_pool import BlockCountError
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.core_facts import engine_described, engine_facts
 from vllm_obs.engine.core_outputs import OutputCollector, OutputStamp
 from vllm_obs.engine.core_records import CoreRecords
 from vllm_obs.engine.core_utilities import CoreUtilities
 from vllm_obs.engine.errors import EngineDeadError, RequestError
-from vllm_obs.engine.executor.interface import Executor, KVCapacity
+from vllm_obs.engine.executor.interface import Executor
 from vllm_obs.engine.faults import maybe_fault
-from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineCoreRequest, EngineFacts, FinishReason
+from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
 from vllm_obs.engine.request import Request
 from vllm_obs.engine.request_bounds import RequestBounds
 from vllm_obs.engine.scheduler import Scheduler
-from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.engine.wait_reason import PauseState
+from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.recorder import ProcessRecorder
+from vllm_obs.telemetry.records import EngineStateChanged
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +60,7 @@ class EngineCore:
         self,
         config: VllmConfig,
         executor: Executor,
-        recorder: Recorder,
+        recorder: ProcessRecorder,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Loads the model: takes seconds. Raises ConfigError or StartupError."""
@@ -65,10 +68,11 @@ class EngineCore:
         self._executor = executor
         self._clock = clock
         capacity = executor.initialize()
-        self.facts = _facts(config, capacity, executor.startup_phases())
+        self.facts = engine_facts(config, capacity, executor.startup_phases())
         self.scheduler = Scheduler(config, capacity.num_blocks)
         self.counters = CoreCounters()
         self._bounds = RequestBounds.from_config(config, capacity.num_blocks)
+        self._recorder = recorder
         self._records = CoreRecords(recorder)
         self._utilities = CoreUtilities(self.scheduler)
         self._outputs = OutputCollector()
@@ -76,6 +80,8 @@ class EngineCore:
         self._plan: StepPlan | None = None
         self._moments = (0, 0)
         self._num_failed_in_a_row = 0
+        recorder.record(engine_described(config, capacity, clock()))
+        recorder.record(EngineStateChanged("awake", clock()))
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a sequence. One that is out of bounds is answered with an error row, never an exception."""
@@ -87,7 +93,8 @@ class EngineCore:
                 raise RequestError(f"The engine holds {MAX_LIVE_REQUESTS} requests already.", reason="overloaded")
             self._bounds.check(request)
             taken = self.scheduler.add_request(request)
-            self._records.taken(taken, request, self._clock())
+            taken.taken_at = self._clock()
+            self._records.taken(taken, request)
         except RequestError as error:
             self._reject(request, error.reason, str(error))
         except MemoryError:
@@ -115,7 +122,11 @@ class EngineCore:
 
     def call_utility(self, method: str, args: list[Any]) -> Any:
         """The answer of an allowed utility method; RequestError for any other or for wrong arguments."""
+        pause = self.scheduler.pause
         result = self._utilities.call(method, args)
+        if self.scheduler.pause != pause:
+            state = "awake" if self.scheduler.pause == PauseState.NONE else "paused"
+            self._recorder.record(EngineStateChanged(state, self._clock()))
         self._settle([])
         return result
 
@@ -146,17 +157,28 @@ class EngineCore:
             self._fail_step(error)
 
     def _schedule(self) -> StepPlan:
+        self._recorder.doing(Activity.SCHEDULING)
         self._plan = None
         begun_at = self._clock()
         scheduled = self.scheduler.schedule()
         self._plan, self._step = scheduled.plan, scheduled.plan.step
+        self._recorder.begin_step(self._step)
         if self.scheduler.num_live or scheduled.plan.num_rows:
-            self._records.planned(scheduled, self.scheduler, begun_at, self._clock())
+            ended_at = self._clock()
+            self._records.planned(scheduled, self.scheduler, begun_at, ended_at)
+            self._stamp_admitted(scheduled.decisions.admitted_ids, ended_at)
         self._settle([])
         return scheduled.plan
 
+    def _stamp_admitted(self, request_ids: list[str], scheduled_at: int) -> None:
+        for request_id in request_ids:
+            request = self.scheduler.find(request_id)
+            if request is not None:
+                request.scheduled_at = scheduled_at
+
     def _execute_model(self, plan: StepPlan) -> ModelRunnerOutput:
         """The step's answer. A plan without rows only releases, and nothing is sampled then."""
+        self._recorder.doing(Activity.EXECUTING)
         maybe_fault("step")
         executed = self._executor.execute_model(plan)
         if not plan.num_rows:
@@ -165,6 +187,7 @@ class EngineCore:
         sampled = self._executor.sample_tokens(None)
         _wait_for(executed, plan.step)
         executed_at = self._clock()
+        self._recorder.doing(Activity.SAMPLING)
         output = _wait_for(sampled, plan.step)
         self._moments = (executed_at, self._clock())
         return output
@@ -172,11 +195,13 @@ class EngineCore:
     def _update_from_output(self, plan: StepPlan, output: ModelRunnerOutput) -> None:
         if not plan.num_rows:
             return
+        self._recorder.doing(Activity.UPDATING)
         update = self.scheduler.update_from_output(output)
         self.counters.num_wasted_rows += update.num_wasted_rows
         self._outputs.add_tokens(update.requests, update.token_ids, output.logprobs)
         self._records.answered(plan.step, (*self._moments, self._clock()), update)
         self._settle(update.requests)
+        self._records.keyframes(plan.step, self.scheduler)
         self._num_failed_in_a_row = 0
 
     def _settle(self, requests_with_token: list[Request]) -> None:
@@ -229,24 +254,3 @@ def _wait_for(future: Future[T], step: int) -> T:
         return future.result(STEP_DEADLINE_SECONDS)
     except TimeoutError as error:
         raise EngineDeadError(f"step {step} had no answer within {STEP_DEADLINE_SECONDS:.0f} s") from error
-
-
-def _facts(config: VllmConfig, capacity: KVCapacity, phases: list[tuple[str, float]]) -> EngineFacts:
-    model, block_size = config.model, config.cache.block_size
-    num_cache_tokens = capacity.num_blocks * block_size
-    return EngineFacts(
-        engine_index=0,
-        pid=os.getpid(),
-        model=model.model,
-        dtype=model.dtype,
-        device=model.device,
-        max_model_len=model.max_model_len,
-        vocab_size=model.architecture.vocab_size,
-        num_gpu_blocks=capacity.num_blocks,
-        block_size=block_size,
-        kv_cache_size_tokens=num_cache_tokens,
-        kv_cache_max_concurrency=num_cache_tokens / model.max_model_len,
-        world_size=config.parallel.world_size,
-        data_parallel_size=config.parallel.data_parallel_size,
-        phases=phases,
-    )

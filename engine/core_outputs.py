@@ -34,6 +34,7 @@ class _Columns:
     logprobs: list[tuple[int, Logprobs]] = field(default_factory=list)
     prompt_logprobs: list[tuple[int, Logprobs]] = field(default_factory=list)
     errors: list[tuple[int, str, str]] = field(default_factory=list)
+    timings: list[tuple[int, int, int]] = field(default_factory=list)
 
     def add_rows(self, requests: Sequence[Request], num_new_tokens: int) -> None:
         """A row for each sequence, each with that many new tokens."""
@@ -45,6 +46,8 @@ class _Columns:
         self.num_cached_tokens += [request.num_cached_tokens for request in requests]
         for row in [row for row, request in enumerate(requests) if request.prompt_logprobs]:
             self.prompt_logprobs.append((first_row + row, _take_prompt_logprobs(requests[row])))
+        for row in [row for row, request in enumerate(requests) if request.scheduled_at]:
+            self.timings.append((first_row + row, *_take_timing(requests[row])))
 
     def add_error(self, request_id: str, reason: str, message: str) -> None:
         """A row for something that never became a sequence."""
@@ -71,6 +74,7 @@ class _Columns:
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
             errors=self.errors,
+            timings=self.timings,
             utility=None,
             stats=stamp.stats,
             sampled_at=stamp.sampled_at,
@@ -136,6 +140,12 @@ class OutputCollector:
         if columns is None:
             columns = self._by_client[client_index] = _Columns()
         return columns
+
+
+def _take_timing(request: Request) -> tuple[int, int]:
+    """When it was taken and first scheduled, which is told once."""
+    scheduled_at, request.scheduled_at = request.scheduled_at, 0
+    return request.taken_at, scheduled_at
 
 
 def _take_prompt_logprobs(request: Request) -> Logprobs:

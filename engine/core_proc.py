@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import time
 from collections import Counter
 from queue import Empty
 from typing import Any, Protocol
@@ -22,7 +23,8 @@ from vllm_obs.engine.messages import (
     UtilityCall,
     UtilityResult,
 )
-from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import FrameDropped
 
 MAX_MESSAGES_A_TURN = 1024
@@ -60,7 +62,7 @@ class Core(Protocol):
 class EngineCoreProc:
     """The main loop of an engine process, between an inbox and one outbox for each client."""
 
-    def __init__(self, core: Core, address: CoreAddress, inbox: Inbox, recorder: Recorder) -> None:
+    def __init__(self, core: Core, address: CoreAddress, inbox: Inbox, recorder: ProcessRecorder) -> None:
         self.outboxes = [Outbox() for _ in address.clients]
         self._core = core
         self._address = address
@@ -80,12 +82,17 @@ class EngineCoreProc:
             self._drain_inbox()
             if self._core.has_work() and not self._is_stopping:
                 maybe_fault("engine_step")
-                for client_index, outputs in self._core.step().items():
+                outputs_by_client = self._core.step()
+                self._recorder.doing(Activity.SENDING)
+                for client_index, outputs in outputs_by_client.items():
                     self._send(client_index, outputs)
 
     def _drain_inbox(self) -> None:
+        self._recorder.heartbeat(time.monotonic_ns())
         if not self._core.has_work():
+            self._recorder.doing(Activity.WAITING)
             self._handle(self._inbox.get())
+        self._recorder.doing(Activity.RECEIVING)
         with contextlib.suppress(Empty):
             for _ in range(MAX_MESSAGES_A_TURN):
                 self._handle(self._inbox.get_nowait())
@@ -162,6 +169,7 @@ class EngineCoreProc:
             logprobs=[],
             prompt_logprobs=[],
             errors=[],
+            timings=[],
             utility=None,
             stats=None,
             sampled_at=0,

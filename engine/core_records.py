@@ -1,5 +1,6 @@
 """Turns what the scheduler did into records: the facts that every view is made from."""
 
+from vllm_obs.engine.core_keyframes import HASH_BYTES, Keyframes
 from vllm_obs.engine.kv_cache import BlockEvents
 from vllm_obs.engine.messages import EngineCoreRequest, FinishReason
 from vllm_obs.engine.request import Request
@@ -17,7 +18,6 @@ from vllm_obs.telemetry.records import (
     StepPlanned,
 )
 
-_HASH_BYTES = 8
 _MAX_ERROR_CHARS = 200
 
 
@@ -26,15 +26,16 @@ class CoreRecords:
 
     def __init__(self, recorder: Recorder) -> None:
         self._record = recorder.record
+        self._keyframes = Keyframes()
 
-    def taken(self, request: Request, message: EngineCoreRequest, taken_at: int) -> None:
+    def taken(self, request: Request, message: EngineCoreRequest) -> None:
         """A sequence was queued."""
         self._record(
             RequestTaken(
                 request_id=request.request_id,
                 client_index=request.client_index,
                 submitted_at=message.submitted_at,
-                taken_at=taken_at,
+                taken_at=request.taken_at,
                 num_prompt_tokens=request.num_prompt_tokens,
                 max_tokens=request.sampling.max_tokens,
                 priority=message.priority,
@@ -80,7 +81,7 @@ class CoreRecords:
                 sampled_at=sampled_at,
                 updated_at=updated_at,
                 request_ids=[request.request_id for request in update.requests],
-                num_new_tokens=[1] * len(update.requests),
+                num_new_tokens=[1 if request.sampling.max_tokens else 0 for request in update.requests],
                 num_wasted_rows=update.num_wasted_rows,
             )
         )
@@ -97,7 +98,7 @@ class CoreRecords:
                 request_id=request.request_id,
                 finish_reason=FinishReason(request.finish_reason).label,
                 released_at=released_at,
-                num_output_tokens=request.num_output_tokens,
+                num_output_tokens=request.num_kept_tokens,
                 num_computed_tokens=request.num_computed_tokens,
                 num_cached_tokens=request.num_cached_tokens,
                 num_preemptions=request.num_preemptions,
@@ -105,12 +106,26 @@ class CoreRecords:
         )
 
     def blocks(self, step: int, events: BlockEvents) -> None:
-        """Blocks changed hands: one record for each sequence they changed for, two for the prefix cache."""
-        for request_id, block_ids, num_hits in events.allocated:
-            self._record(BlocksChanged(step, request_id, block_ids, [], num_hits))
-        for request_id, block_ids in events.freed:
-            self._record(BlocksChanged(step, request_id, [], block_ids, 0))
+        """Blocks changed hands: one record for all sequences they changed for, two for the prefix cache."""
+        if events.allocated or events.freed:
+            self._record(_blocks_changed(step, events))
         for changed, evicted in ((events.evicted, True), (events.cached, False)):
             if changed:
-                hashes = [block_hash[:_HASH_BYTES] for _, block_hash in changed]
+                hashes = [block_hash[:HASH_BYTES] for _, block_hash in changed]
                 self._record(BlocksCached(step, [block_id for block_id, _ in changed], hashes, evicted))
+
+    def keyframes(self, step: int, scheduler: Scheduler) -> None:
+        """The next slice of what is true after a step, for a reader that lost what led to it."""
+        for keyframe in self._keyframes.after(step, scheduler):
+            self._record(keyframe)
+
+
+def _blocks_changed(step: int, events: BlockEvents) -> BlocksChanged:
+    num_freed, num_allocated = len(events.freed), len(events.allocated)
+    return BlocksChanged(
+        step=step,
+        request_ids=[row[0] for row in events.allocated] + [row[0] for row in events.freed],
+        allocated=[row[1] for row in events.allocated] + [[]] * num_freed,
+        freed=[[]] * num_allocated + [row[1] for row in events.freed],
+        num_hit_blocks=[row[2] for row in events.allocated] + [0] * num_freed,
+    )

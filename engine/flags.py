@@ -55,6 +55,7 @@ class Flag:
 
     kind: `value` takes one word, `values` one or several, `switch` none (--x), `pair` none (--x, --no-x).
     `default_text` is what help shows where the default is worked out; otherwise the field's default is shown.
+    What `is_hidden` is for measurements and tests, and in no help.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Flag:
     choices: tuple[str, ...] = ()
     metavar: str = ""
     default_text: str = ""
+    is_hidden: bool = False
 
     @property
     def option(self) -> str:

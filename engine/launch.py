@@ -21,7 +21,7 @@ from vllm_obs.engine.run_dir import RunDirectory
 from vllm_obs.engine.sockets import bind, make_socket, receive_frames, send_frames, socket_endpoint
 from vllm_obs.engine.wire import HELLO, Hello, decode_as, decode_outputs
 from vllm_obs.telemetry.recorder import Recorder
-from vllm_obs.telemetry.records import FrameDropped
+from vllm_obs.telemetry.records import FrameDropped, ProcessExited
 
 ENGINE_MODULE = "vllm_obs.engine.process"
 READY_TIMEOUT_SECONDS = 600.0
@@ -127,6 +127,11 @@ class EngineLink:
         """Count a message that was not taken."""
         self.num_dropped[reason] += 1
         self._recorder.record(FrameDropped("client_outputs", reason, time.monotonic_ns()))
+
+    def record_exit(self) -> None:
+        """The engine's process has ended, whether it was told to or not."""
+        child = self.child
+        self._recorder.record(ProcessExited(child.title, child.pid, child.exit_code or 0, time.monotonic_ns()))
 
     def ask_to_stop(self) -> None:
         """Order the engine to end; from now on its end is no death."""

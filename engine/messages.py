@@ -41,8 +41,9 @@ class SamplingSpec(NamedTuple):
     """What the core and the worker need to sample one sequence; text and stop strings stay outside.
 
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 and `min_p` 0 switch the filter off. `seed` is never
-    None here: the input processor draws one for requests without. `logprobs` is the number of alternatives
-    (0 = only the sampled token's), None for none. `eos_token_ids` is empty under ignore_eos.
+    None here: the input processor draws one for requests without. With `max_tokens` 0 the prompt is only
+    scored: one token is sampled, and nobody's. `logprobs` is the number of alternatives (0 = only the sampled
+    token's), None for none. `eos_token_ids` is empty under ignore_eos.
     """
 
     temperature: float = 1.0
@@ -135,7 +136,8 @@ class EngineCoreOutputs(NamedTuple):
     (-1 also for end-of-sequence). `num_cached_tokens[i]` is the prompt tokens found in the prefix cache.
     `logprobs` and `prompt_logprobs` hold (row, Logprobs) pairs for the rows that asked; a row's prompt
     log-probabilities come once, with its first new token (or its ending), covering prompt positions 1…n-1.
-    `errors` holds (row, reason, message) for rows with FinishReason.ERROR.
+    `errors` holds (row, reason, message) for rows with FinishReason.ERROR. `timings` holds (row, when it was
+    taken, when it was first scheduled; monotonic ns) for each sequence's first row after that.
     """
 
     client_index: int
@@ -151,6 +153,7 @@ class EngineCoreOutputs(NamedTuple):
     logprobs: list[tuple[int, Logprobs]]
     prompt_logprobs: list[tuple[int, Logprobs]]
     errors: list[tuple[int, str, str]]
+    timings: list[tuple[int, int, int]]
     utility: UtilityResult | None
     stats: SchedulerStats | None
     sampled_at: int

@@ -8,26 +8,26 @@ from collections.abc import Callable
 
 from vllm_obs.engine.child_main import Owner, guarded, run_child
 from vllm_obs.engine.child_pipe import READY
+from vllm_obs.engine.child_recording import begin_recording, record_ready
 from vllm_obs.engine.codec import write_fields
 from vllm_obs.engine.config import VllmConfig, from_wire
+from vllm_obs.engine.core import EngineCore
 from vllm_obs.engine.core_io import CoreAddress, CoreInput, CoreOutput, Inbox, Signal
 from vllm_obs.engine.core_proc import Core, EngineCoreProc
+from vllm_obs.engine.executor.factory import make_executor
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.launch import engine_settings
 from vllm_obs.engine.messages import EngineFacts, RequestType
-from vllm_obs.engine.recording import make_recorder
-from vllm_obs.telemetry.recorder import Recorder
-from vllm_obs.telemetry.records import ProcessReady, ProcessStarted
+from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.flight_recorder import ENGINE_RING_BYTES
+from vllm_obs.telemetry.recorder import ProcessRecorder
 
 ReportFailure = Callable[[str], None]
-MakeCore = Callable[[VllmConfig, Recorder, ReportFailure], Core]
+MakeCore = Callable[[VllmConfig, ProcessRecorder, ReportFailure], Core]
 
 
-def make_core(config: VllmConfig, recorder: Recorder, report_failure: ReportFailure) -> Core:
+def make_core(config: VllmConfig, recorder: ProcessRecorder, report_failure: ReportFailure) -> Core:
     """The real EngineCore over the configured executor, whose failures outside a step are reported."""
-    from vllm_obs.engine.core import EngineCore
-    from vllm_obs.engine.executor.factory import make_executor
-
     executor = make_executor(config, recorder)
     executor.on_failure(report_failure)
     return EngineCore(config, executor, recorder)
@@ -42,19 +42,22 @@ def run_engine(owner: Owner, make_core: MakeCore = make_core) -> None:
     engine_index, clients = engine_settings(owner.configuration)
     start_seconds = (time.monotonic_ns() - owner.spawned_at) / 1e9
     address = CoreAddress(engine_index, config.generation, os.getpid(), clients)
-    recorder = make_recorder(config.observability)
-    recorder.record(ProcessStarted(owner.title, os.getpid(), time.monotonic_ns(), time.time_ns()))
+    recorder, phases = begin_recording(owner, config, ENGINE_RING_BYTES)
     maybe_fault("engine_start")
     inbox = Inbox()
     core = make_core(config, recorder, lambda cause: inbox.put(Signal(RequestType.EXECUTOR_FAILED, cause)))
     loop = EngineCoreProc(core, address, inbox, recorder)
+    phases.end("make core")
     owner.on_stop(loop.stop)
     _start_threads(owner, address, inbox, loop)
     _freeze_garbage()
+    phases.end("start threads")
+    record_ready(owner, recorder)
     owner.say(READY, write_fields(_complete(core.facts, address, start_seconds)))
-    recorder.record(ProcessReady(owner.title, os.getpid(), time.monotonic_ns()))
     loop.run()
+    recorder.doing(Activity.STOPPING)
     core.shutdown()
+    recorder.close()
 
 
 def _start_threads(owner: Owner, address: CoreAddress, inbox: Inbox, loop: EngineCoreProc) -> None:

@@ -52,8 +52,10 @@ class Request:
         "rank",
         "request_id",
         "sampling",
+        "scheduled_at",
         "status",
         "stop_token_id",
+        "taken_at",
         "token_ids",
     )
 
@@ -67,12 +69,16 @@ class Request:
 
         self.token_ids = array("i", message.prompt_token_ids.tobytes())
         self.num_prompt_tokens = self.num_tokens = self.num_planned_tokens = len(self.token_ids)
-        self.max_num_tokens = min(self.num_prompt_tokens + self.sampling.max_tokens, max_model_len)
+        self.max_num_tokens = min(self.num_prompt_tokens + max(self.sampling.max_tokens, 1), max_model_len)
         self.ending_token_ids = frozenset(self.sampling.eos_token_ids + self.sampling.stop_token_ids)
         self.num_computed_tokens = 0
         self.num_sent_tokens = 0
         self.num_preemptions = 0
         self.num_cached_tokens = 0
+
+        self.taken_at = 0
+        self.scheduled_at = 0
+        """When it was first scheduled, until that was told."""
 
         self.block_ids: list[int] = []
         self.num_slots = 0
@@ -87,8 +93,13 @@ class Request:
 
     @property
     def num_output_tokens(self) -> int:
-        """How many tokens were sampled and kept."""
+        """How many tokens were sampled."""
         return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def num_kept_tokens(self) -> int:
+        """The tokens its client gets: none where the prompt was only to be scored."""
+        return min(self.num_output_tokens, self.sampling.max_tokens)
 
     @property
     def wants_prompt_logprobs(self) -> bool:

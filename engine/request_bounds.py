@@ -22,7 +22,7 @@ _INTEGERS = (
     ("top_k", 0, 2**31 - 1),
     ("seed", -(2**63), 2**64 - 1),
     ("sequence_index", 0, 2**31 - 1),
-    ("max_tokens", 1, 2**31 - 1),
+    ("max_tokens", 0, 2**31 - 1),
     ("min_tokens", 0, 2**31 - 1),
 )
 _NUMBERS = (

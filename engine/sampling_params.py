@@ -248,7 +248,7 @@ def check_token_ids(ids: Iterable[int], vocab_size: int, param: str) -> None:
 def to_spec(params: SamplingParams, max_tokens: int, eos_token_ids: tuple[int, ...]) -> SamplingSpec:
     """The wire form of checked params, for sequence 0 with seed 0 and without bad words (`_replace` fills those).
 
-    `max_tokens` is the resolved limit; a 0 (score the prompt only) is sent as 1, whose token is then hidden.
+    `max_tokens` is the resolved limit; with 0 (score the prompt only) the core makes one token, which nobody sees.
     """
     greedy = params.is_greedy
     return SamplingSpec(
@@ -259,7 +259,7 @@ def to_spec(params: SamplingParams, max_tokens: int, eos_token_ids: tuple[int, .
         repetition_penalty=float(params.repetition_penalty),
         presence_penalty=float(params.presence_penalty),
         frequency_penalty=float(params.frequency_penalty),
-        max_tokens=max(max_tokens, 1),
+        max_tokens=max_tokens,
         min_tokens=min(params.min_tokens, max_tokens),
         stop_token_ids=tuple(dict.fromkeys(params.stop_token_ids or ())),
         eos_token_ids=() if params.ignore_eos else eos_token_ids,

@@ -99,6 +99,14 @@ class Scheduler:
         """Every live sequence, in order of arrival; a copy, so that they may be ended meanwhile."""
         return list(self._state.requests.values())
 
+    def live_ids(self) -> list[str]:
+        """The id of every live sequence, in order of arrival; a copy."""
+        return list(self._state.requests)
+
+    def find(self, request_id: str) -> Request | None:
+        """The live sequence of that id; None when there is none."""
+        return self._state.requests.get(request_id)
+
     def schedule(self) -> ScheduledStep:
         """Plan the next step. A plan with rows is in flight until `update_from_output` or `fail_batch`."""
         self._step += 1

@@ -111,9 +111,12 @@ def _append_tokens(state: SchedulerState, requests: list[Request], token_ids: li
 
 
 def _end_if_stopped(state: SchedulerState, request: Request, token_id: int) -> None:
-    """End of sequence, then stop tokens (both only from `min_tokens` on), then the length limits."""
+    """End of sequence, then stop tokens (both only from `min_tokens` on), then the length limits.
+
+    What was only to be scored ends by its length, whatever the token.
+    """
     sampling = request.sampling
-    if request.num_output_tokens >= sampling.min_tokens:
+    if sampling.max_tokens and request.num_output_tokens >= sampling.min_tokens:
         if token_id in sampling.eos_token_ids:
             state.end(request, FinishReason.STOP, NO_TOKEN)
             return

@@ -9,6 +9,7 @@ from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.server.disconnect import until_disconnect
 from vllm_obs.server.generation import Generation
 from vllm_obs.server.json_reply import JsonReply
+from vllm_obs.server.reply_metrics import ReplyMetrics
 from vllm_obs.server.schema_sampling import SamplingRequest
 from vllm_obs.server.sse import EventStream
 from vllm_obs.server.state import ApiServer
@@ -31,11 +32,13 @@ async def answer(
 ) -> Response:
     """The reply, once it is ready to be sent; ClientGoneError when nobody waits for it any more."""
     usage = Usage(request.n, api.server.enable_prompt_tokens_details)
+    metrics = ReplyMetrics(api.server.enable_per_request_metrics, generation.num_choices)
     if request.stream:
-        stream_usage = StreamUsage(usage, request.stream_options, api.server.enable_force_include_usage)
+        stream_usage = StreamUsage(usage, metrics, request.stream_options, api.server.enable_force_include_usage)
         return EventStream(shape.chunks(generation, stream_usage), generation)
     try:
         choices = await until_disconnect(http.receive, generation.collect())
     finally:
         await generation.aclose()
-    return JsonReply(shape.whole(choices, usage), on_end=generation.delivered)
+    metrics.add(choices[0])
+    return JsonReply(shape.whole(choices, usage) | {"metrics": metrics.fields()})

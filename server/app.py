@@ -7,6 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from vllm_obs import __version__
 from vllm_obs.server.admission import Admission
@@ -16,23 +17,27 @@ from vllm_obs.server.cors import CrossOrigin
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.openapi import install_openapi
 from vllm_obs.server.request_label import RequestLabel
+from vllm_obs.server.request_record import RequestRecord
 from vllm_obs.server.routes_chat import chat_router
 from vllm_obs.server.routes_completion import completion_router
 from vllm_obs.server.routes_health import health_router
+from vllm_obs.server.routes_metrics import metrics_router
 from vllm_obs.server.routes_models import models_router
 from vllm_obs.server.routes_tokenize import tokenize_router
 from vllm_obs.server.state import ApiServer
 
 
 def build_app(api: ApiServer) -> FastAPI:
-    """The application of one API server. From outside in: label, cross-origin, errors, keys, admission, routes."""
+    """One server's application. From outside in: record, label, cross-origin, errors, keys, admission, routes."""
     server = api.server
+    routes: list[BaseRoute] = []
     app = FastAPI(
         title="vllm-obs",
         version=__version__,
         redirect_slashes=False,
         middleware=[
-            Middleware(RequestLabel, root_path=server.root_path),
+            Middleware(RequestRecord, api=api, routes=routes),
+            Middleware(RequestLabel, api=api),
             Middleware(
                 CrossOrigin, allowed_origins=server.allowed_origins, allow_credentials=server.allow_credentials
             ),
@@ -44,11 +49,16 @@ def build_app(api: ApiServer) -> FastAPI:
         **_documents(server.disable_fastapi_docs),
         **_NO_TELEMETRY,
     )
-    for make_router in (completion_router, chat_router, models_router, tokenize_router, health_router):
-        app.include_router(make_router(api))
+    routes += app.routes
+    for make_router in _ROUTERS:
+        router = make_router(api)
+        app.include_router(router)
+        routes += router.routes
     install_openapi(app)
     return app
 
+
+_ROUTERS = (completion_router, chat_router, models_router, tokenize_router, health_router, metrics_router)
 
 _NO_TELEMETRY: dict[str, Any] = {
     "telemetry": {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
@@ -67,5 +77,6 @@ async def _refuse(request: Request, error: Exception) -> Response:
         refusal = ApiError(f"this path does not take {request.method[:16]}", "method_not_allowed")
     else:
         refusal = ApiError("there is nothing at this path", "not_found")
+    request.scope["state"]["reason"] = refusal.reason
     headers = {name.decode(): value.decode() for name, value in refusal.headers()}
     return Response(refusal.body(), refusal.status, headers=headers | dict(error.headers or {}))

@@ -20,6 +20,11 @@ def ready_lines(api: ApiServer, facts: EngineFacts, sock: socket.socket, started
     ]
 
 
+def port_of(sock: socket.socket) -> int | None:
+    """The TCP port a socket is bound to; None for a path."""
+    return None if sock.family == socket.AF_UNIX else int(sock.getsockname()[1])
+
+
 def address(api: ApiServer, sock: socket.socket) -> str:
     """Where the socket listens, as a client on this host writes it."""
     if sock.family == socket.AF_UNIX:

@@ -39,7 +39,9 @@ class ErrorBoundary:
         except Exception as error:
             if started or scope["type"] != "http":
                 raise
-            await send_error(reply_for(error, scope["state"]["request_id"]), receive, send)
+            reply = reply_for(error, scope["state"]["request_id"])
+            scope["state"]["reason"] = reply.reason
+            await send_error(reply, receive, send)
 
 
 def reply_for(error: Exception, request_id: str) -> ApiError:

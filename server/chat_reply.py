@@ -57,7 +57,6 @@ def chat_reply(shape: ChatShape, choices: list[SequenceDelta], usage: Usage) -> 
         "prompt_text": None,
         "kv_transfer_params": None,
         "ec_transfer_params": None,
-        "metrics": None,
     }
 
 

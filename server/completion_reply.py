@@ -67,7 +67,6 @@ def completion_reply(shape: CompletionShape, choices: list[SequenceDelta], usage
         "usage": usage.for_reply(),
         "kv_transfer_params": None,
         "ec_transfer_params": None,
-        "metrics": None,
     }
 
 

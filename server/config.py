@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 KIB = 1024
 MIB = 1024 * KIB
+MAX_DETAIL_LEVEL = 3
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class ServerConfig:
     """The flags of the HTTP side, under the names of the command line.
 
     `host` None is every interface. `uds` is the path of the Unix socket that replaces host and port.
-    `shutdown_timeout` is how long running requests may go on after SIGTERM, in seconds.
+    `inspect_port` None is one near the API's. `shutdown_timeout` is how long running requests may go on after
+    SIGTERM, in seconds.
     """
 
     host: str | None = None
@@ -44,4 +46,18 @@ class ServerConfig:
     allowed_origins: tuple[str, ...] = ("*",)
     allow_credentials: bool = False
     startup_timeout: float = 600.0
+    otlp_traces_endpoint: str | None = None
+    trace_sample_rate: float = 1.0
+    collect_detailed_traces: tuple[str, ...] = ()
+    enable_per_request_metrics: bool = False
+    inspect_host: str = "127.0.0.1"
+    inspect_port: int | None = None
+    enable_mfu_metrics: bool = False
+    show_hidden_metrics_for_version: str | None = None
+    disable_telemetry: bool = False
     limits: Limits = Limits()
+
+    @property
+    def trace_detail_level(self) -> int:
+        """0 without traces, else 3: requests with their stages, and the steps they ran in."""
+        return MAX_DETAIL_LEVEL if self.otlp_traces_endpoint else 0

@@ -32,14 +32,17 @@ class CrossOrigin:
         if origin is None:
             await self.app(scope, receive, send)
         elif scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
-            await self._answer_preflight(headers, receive, send)
+            await self._answer_preflight(scope, receive, send)
         else:
             await self.app(scope, receive, _with_headers(send, self._origin_headers(origin)))
 
-    async def _answer_preflight(self, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+    async def _answer_preflight(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
         allowed = self._origin_headers(headers[b"origin"])
         if not allowed:
-            await send_error(ApiError("this origin is not allowed", "forbidden"), receive, send)
+            refusal = ApiError("this origin is not allowed", "forbidden")
+            scope["state"]["reason"] = refusal.reason
+            await send_error(refusal, receive, send)
             return
         asked = headers.get(b"access-control-request-headers", b"")[:MAX_ECHO_BYTES]
         reply: Headers = [

@@ -14,7 +14,6 @@ from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.server.errors import ApiError, request_failed
 from vllm_obs.server.schema_sampling import SamplingRequest
 from vllm_obs.server.state import ApiServer
-from vllm_obs.telemetry.records import RequestDelivered
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +27,9 @@ class Call:
 
     request_id: str
     label: str
+    operation: str
+    model: str
+    trace_parent: str
     received_at: int
     parsed_at: int
     rendered_at: int
@@ -36,12 +38,15 @@ class Call:
     stream: bool
 
     @classmethod
-    def of(cls, scope: Scope, request: SamplingRequest) -> "Call":
-        """The call of a request that has just been parsed."""
+    def of(cls, scope: Scope, request: SamplingRequest, model: str) -> "Call":
+        """The call of a request that has just been parsed, under the model name that its reply carries."""
         state, now = scope["state"], time.monotonic_ns()
         return cls(
             request_id=state["request_id"],
             label=state["label"],
+            operation=request.operation,
+            model=model,
+            trace_parent=state["trace_parent"],
             received_at=state["received_at"],
             parsed_at=now,
             rendered_at=now,
@@ -95,7 +100,11 @@ class Generation:
             received_at=call.received_at,
             parsed_at=call.parsed_at,
             rendered_at=call.rendered_at,
+            http_id=call.request_id,
             external_id=call.label,
+            operation=call.operation,
+            model=call.model,
+            trace_parent=call.trace_parent,
             stream=call.stream,
             num_prompts=num_prompts,
         )
@@ -143,6 +152,11 @@ class Generation:
         return [choices[number] for number in sorted(choices)]
 
     @property
+    def num_choices(self) -> int:
+        """How many sequences it has in all."""
+        return len(self._streams) * self._n
+
+    @property
     def request_id(self) -> str:
         """Our id of the HTTP request."""
         return self._call.request_id
@@ -151,15 +165,6 @@ class Generation:
         """Abort what still runs."""
         for stream in self._streams:
             await stream.aclose()
-
-    def delivered(self) -> None:
-        """The socket took the reply's last byte."""
-        now = time.monotonic_ns()
-        for stream in self._streams:
-            self._api.recorder.record(RequestDelivered(stream.request_id, 0, 200, now))
-        if self._api.config.observability.enable_log_requests:
-            seconds = (now - self._call.received_at) / 1e9
-            logger.info("request %s (%s): delivered after %.3f s", self.request_id, self._call.label, seconds)
 
 
 def _summary(prompts: list[Prompt], params: SamplingParams, call: Call) -> str:

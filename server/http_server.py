@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from vllm_obs.engine.errors import StartupError
 from vllm_obs.server.config import Limits, ServerConfig
-from vllm_obs.server.protocol import HttpProtocol
+from vllm_obs.server.protocol import HttpProtocol, RefusedHead
 from vllm_obs.server.public_paths import PROBES
 
 CLOSE_SECONDS = 1
@@ -21,10 +21,12 @@ CLOSE_SECONDS = 1
 class HttpServer(uvicorn.Server):
     """Serves until `stop`; who tells it to is not its business."""
 
-    def __init__(self, app: ASGIApp, server: ServerConfig) -> None:
+    def __init__(
+        self, app: ASGIApp, server: ServerConfig, on_refused: Callable[[RefusedHead], None] = lambda refused: None
+    ) -> None:
         config = uvicorn.Config(
             app,
-            http=_protocol(server.limits),
+            http=_protocol(server.limits, on_refused),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -72,8 +74,9 @@ def end_cause(serving: "asyncio.Task[None]") -> str:
     return f"the HTTP server ended: {error or 'it gave no reason'}"
 
 
-def _protocol(limits: Limits) -> type[HttpProtocol]:
-    return type("LimitedHttpProtocol", (HttpProtocol,), {"limits": limits})
+def _protocol(limits: Limits, on_refused: Callable[[RefusedHead], None]) -> type[HttpProtocol]:
+    own = {"limits": limits, "on_refused": staticmethod(on_refused)}
+    return type("LimitedHttpProtocol", (HttpProtocol,), own)
 
 
 def _is_no_probe(record: logging.LogRecord) -> bool:

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import uvloop
@@ -15,13 +17,20 @@ from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.frontend.async_llm import AsyncLLM
 from vllm_obs.engine.frontend.chat_template import load_chat_template
 from vllm_obs.engine.frontend.tokenizer import load_tokenizer
+from vllm_obs.engine.startup_phases import StartupPhases
 from vllm_obs.server.app import build_app
-from vllm_obs.server.banner import ready_lines
-from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.banner import address, port_of, ready_lines
+from vllm_obs.server.config import MAX_DETAIL_LEVEL, ServerConfig
 from vllm_obs.server.http_server import HttpServer, end_cause
+from vllm_obs.server.loop_watch import LoopWatch
+from vllm_obs.server.observer import Observer, TelemetryOrder
+from vllm_obs.server.observer_settings import inspect_port
+from vllm_obs.server.request_record import record_refused
 from vllm_obs.server.signals import StopSignals
 from vllm_obs.server.state import ApiServer, Engine
-from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.recorder import ProcessRecorder
+from vllm_obs.telemetry.records import ProcessReady, TelemetrySet
 
 T = TypeVar("T")
 
@@ -30,6 +39,8 @@ logger = logging.getLogger(__name__)
 EXIT_DRAINED = 0
 EXIT_CUT_OFF = 1
 EXIT_BROKEN = 70
+
+ROLE = "APIServer_0"
 
 AT_ONCE_SECONDS = 0.1
 LAST_WORDS_SECONDS = 1.0
@@ -40,42 +51,86 @@ class Lifecycle:
     """Runs one server on one event loop, in the main thread."""
 
     def __init__(
-        self, config: VllmConfig, server: ServerConfig, client: AsyncMPClient, recorder: Recorder
+        self,
+        config: VllmConfig,
+        server: ServerConfig,
+        client: AsyncMPClient,
+        recorder: ProcessRecorder,
+        observer: Observer | None = None,
     ) -> None:
         self._api = ApiServer(config, server, recorder)
         self._client = client
         self._recorder = recorder
+        self._observer = observer
         self._llm: AsyncLLM | None = None
 
-    def run(self, sock: socket.socket, started_at: int) -> int:
+    def run(self, sock: socket.socket, started_at: int, phases: StartupPhases | None = None) -> int:
         """Serve until told to stop; the exit code. ConfigError or StartupError when the engine cannot start."""
+        self._phases = phases or StartupPhases(ROLE, self._recorder, started_at)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(self._run(sock, started_at))
 
     async def _run(self, sock: socket.socket, started_at: int) -> int:
         self._signals = StopSignals()
         self._signals.install()
+        watch = LoopWatch(self._api)
         try:
             code = await self._serve(sock, started_at)
         finally:
             await self._end_engine()
+            watch.stop()
+            if self._observer is not None:
+                await self._observer.stop()
             self._signals.remove()
         return EXIT_CUT_OFF if code == EXIT_DRAINED and self._signals.second.is_set() else code
 
     async def _serve(self, sock: socket.socket, started_at: int) -> int:
-        self._http = HttpServer(build_app(self._api), self._api.server)
+        self._http = HttpServer(build_app(self._api), self._api.server, partial(record_refused, self._api))
         serving = await self._http.start(sock)
+        self._phases.end("listen")
+        self._start_observer(sock)
         try:
             engine = await self._unless_signalled(self._load())
             if engine is None:
                 return EXIT_DRAINED
-            self._api.engine_ready(engine)
+            self._open(engine)
             print("\n".join(ready_lines(self._api, engine.facts, sock, started_at)), flush=True)
             cause = await self._unless_signalled(_wait_broken(engine.llm, serving))
             return await (self._drain(engine.llm) if cause is None else self._bury(cause))
         finally:
+            self._recorder.doing(Activity.STOPPING)
             self._http.stop(at_once=self._signals.second.is_set())
             await asyncio.wait({serving}, timeout=2 * LAST_WORDS_SECONDS)
+
+    def _open(self, engine: Engine) -> None:
+        """Let requests in."""
+        self._api.engine_ready(engine)
+        self._phases.end("open")
+        self._recorder.record(ProcessReady(ROLE, os.getpid(), time.monotonic_ns()))
+        self._recorder.doing(Activity.SERVING)
+
+    def _start_observer(self, sock: socket.socket) -> None:
+        """Start it beside the loading engine; nobody waits for it."""
+        if self._observer is None:
+            return
+        port = inspect_port(self._api.server, port_of(sock))
+        self._observer.start(address(self._api, sock), port, self._set_telemetry)
+        self._phases.end("start observer")
+        self._telling = asyncio.create_task(self._tell_inspector(self._observer), name="inspector's address")
+
+    def _set_telemetry(self, order: TelemetryOrder) -> None:
+        """Trace as ordered from now on. ValueError for an order out of its range."""
+        if not 0 <= order.detail_level <= MAX_DETAIL_LEVEL or not 0 <= order.sample_rate <= 1:
+            raise ValueError(f"{order} is out of range")
+        if self._api.tracing is not None:
+            self._api.tracing.sample_rate = order.sample_rate
+            self._api.tracing.is_on = order.detail_level > 0
+        self._recorder.record(TelemetrySet(*order, set_at=time.monotonic_ns()))
+
+    async def _tell_inspector(self, observer: Observer) -> None:
+        inspector = await observer.address()
+        if inspector is not None:
+            print(f"Inspector: {inspector}", flush=True)
 
     async def _unless_signalled(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of `work`, None when the first signal comes before it."""
@@ -93,9 +148,11 @@ class Lifecycle:
         config = self._api.config
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model)
         chat_template = load_chat_template(config.model, tokenizer)
+        self._phases.end("load tokenizer")
         facts = await self._client.ready(self._api.server.startup_timeout)
         llm = self._llm = AsyncLLM(config, self._client, tokenizer, self._recorder)
         llm.start()
+        self._phases.end("wait for engine")
         return Engine(llm, tokenizer, chat_template, facts)
 
     async def _bury(self, cause: str) -> int:

@@ -2,9 +2,12 @@
 
 import asyncio
 import select
-from typing import Any
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from vllm_obs.server.config import Limits
 from vllm_obs.server.errors import ApiError
@@ -12,6 +15,15 @@ from vllm_obs.server.request_id import new_id
 
 PROBE_AFTER_SECONDS = 0.3
 PROBE_ANSWER_SECONDS = 0.05
+
+
+class RefusedHead(NamedTuple):
+    """A request that was answered by its connection, since its head cannot be passed on."""
+
+    http_id: str
+    error: ApiError
+    received_at: int
+    num_response_bytes: int
 
 
 class _RefusedHeadError(Exception):
@@ -24,14 +36,20 @@ class HttpProtocol(HttpToolsProtocol):
     A client that closes only its sending half is still answered. As TCP does not tell that from a full close,
     a client that has gone silent is sent something harmless while its request runs on (an interim
     100 response, or a comment in a stream): a closed peer resets the connection, and the request is aborted.
+
+    The application finds in the scope's state `received_at`, when the request's first byte was read, and
+    `written`, which returns once the socket has taken the reply: whether its client was there to the end.
+    `on_refused` is told of requests that never reach the application.
     """
 
     limits = Limits()
+    on_refused: Callable[[RefusedHead], None] = staticmethod(lambda refused: None)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._in_head = True
         self._head_bytes = 0
+        self._head_begun_at = 0
         self._refusal: ApiError | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -83,6 +101,7 @@ class HttpProtocol(HttpToolsProtocol):
         """A new head begins."""
         super().on_message_begin()
         self._in_head = True
+        self._head_begun_at = time.monotonic_ns()
         self._start_head_timer()
 
     def on_url(self, url: bytes) -> None:
@@ -99,7 +118,18 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = 0
         self._stop_head_timer()
+        self.scope["state"]["received_at"] = self._head_begun_at
         super().on_headers_complete()
+        self.scope["state"]["written"] = partial(self._written, self.cycle)
+
+    async def _written(self, cycle: RequestResponseCycle) -> bool:
+        """Return once the socket has taken what was sent; False when the client had left before."""
+        await asyncio.sleep(0)  # uvloop passes on at the end of an iteration what was written in it
+        if not self.transport.is_closing() and self.transport.get_write_buffer_size():
+            self.transport.set_write_buffer_limits(high=0)
+            await self.flow.drain()
+            self.transport.set_write_buffer_limits()
+        return not cycle.disconnected
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP, or a head that was refused."""
@@ -122,15 +152,17 @@ class HttpProtocol(HttpToolsProtocol):
     def _refuse(self, error: ApiError) -> None:
         """Answer without the application, and close."""
         self._refusal = error
-        body = error.body()
+        body, http_id = error.body(), new_id()
         headers = [
             *self.server_state.default_headers,
             *error.headers(),
             (b"content-length", str(len(body)).encode()),
-            (b"x-request-id", new_id().encode()),
+            (b"x-request-id", http_id.encode()),
         ]
         lines = [b"%b: %b\r\n" % header for header in headers]
         self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", body]))
+        received_at = self._head_begun_at or time.monotonic_ns()
+        self.on_refused(RefusedHead(http_id, error, received_at, len(body)))
         self._close_gently()
 
     def _close_gently(self) -> None:

@@ -1,12 +1,12 @@
 """/v1/chat/completions."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fastapi import APIRouter, Request, Response
 
 from vllm_obs.engine.errors import RequestError
+from vllm_obs.engine.frontend.async_llm import EncodedChat
 from vllm_obs.server.answer import answer
 from vllm_obs.server.body import read_body
 from vllm_obs.server.chat_reply import ChatShape
@@ -30,10 +30,9 @@ def chat_router(api: ApiServer) -> APIRouter:
         body = await read_body(http.scope, http.receive, api.server.limits)
         request = await parse_request(ChatCompletionRequest, body, api.server.limits.max_json_depth)
         model = api.served_name(request.model)
-        call = Call.of(http.scope, request)
+        call = Call.of(http.scope, request, model)
         call.check_num_sequences(api, 1, request.n)
-        prompt = await encode_messages(api, request)
-        call.rendered_at = time.monotonic_ns()
+        prompt, call.rendered_at = await encode_messages(api, request)
         with _prompt_is_messages():
             generation = await Generation.submit(api, call, [prompt], request.params())
         head = ReplyHead.of(api, http.scope, "chatcmpl", request.object_name(), model)
@@ -43,7 +42,7 @@ def chat_router(api: ApiServer) -> APIRouter:
     return router
 
 
-async def encode_messages(api: ApiServer, request: TemplateRequest) -> list[int]:
+async def encode_messages(api: ApiServer, request: TemplateRequest) -> EncodedChat:
     """The token ids of a conversation; RequestError when the template refuses it or it cannot fit."""
     engine = api.engine
     messages = [message.for_template() for message in request.messages]

@@ -23,8 +23,9 @@ def completion_router(api: ApiServer) -> APIRouter:
         """Continue text or token ids."""
         body = await read_body(http.scope, http.receive, api.server.limits)
         request = await parse_request(CompletionRequest, body, api.server.limits.max_json_depth)
-        head = ReplyHead.of(api, http.scope, "cmpl", "text_completion", api.served_name(request.model))
-        call = Call.of(http.scope, request)
+        model = api.served_name(request.model)
+        head = ReplyHead.of(api, http.scope, "cmpl", "text_completion", model)
+        call = Call.of(http.scope, request, model)
         call.check_num_sequences(api, len(request.prompt), request.n)
         prompts = await _prompts(api, request)
         generation = await Generation.submit(api, call, prompts, request.params())

@@ -59,6 +59,6 @@ def tokenize_router(api: ApiServer) -> APIRouter:
 
 async def _encode(api: ApiServer, request: AnyTokenizeRequest) -> list[int]:
     if isinstance(request, TokenizeChatRequest):
-        return await encode_messages(api, request)
+        return (await encode_messages(api, request)).token_ids
     assert isinstance(request, TokenizeRequest)
     return await api.engine.llm.encode(request.prompt, add_special_tokens=request.add_special_tokens)

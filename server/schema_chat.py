@@ -1,6 +1,6 @@
 """The body of /v1/chat/completions."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
@@ -183,6 +183,8 @@ class TemplateRequest(StrictModel):
 
 class ChatCompletionRequest(SamplingRequest, TemplateRequest):
     """A conversation in, the next message out."""
+
+    operation: ClassVar[str] = "chat"
 
     max_tokens: int | None = None
     max_completion_tokens: int | None = None

@@ -1,6 +1,6 @@
 """The fields both completion APIs share, and how they become sampling parameters."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -65,6 +65,8 @@ class StreamOptions(StrictModel):
 
 class SamplingRequest(StrictModel):
     """The fields of /v1/completions and /v1/chat/completions alike. A null field is a field left out."""
+
+    operation: ClassVar[str] = "text_completion"
 
     model: Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARS)] | None = None
     n: int = 1

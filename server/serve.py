@@ -1,15 +1,29 @@
 """The API server's main: the engine is started first, so that it loads while the HTTP side is imported."""
 
+import os
 import socket
 import sys
 import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from vllm_obs.engine.client_async import AsyncMPClient
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.engine.log import configure_logging
+from vllm_obs.engine.process_clock import process_started_at
 from vllm_obs.engine.recording import make_recorder
+from vllm_obs.engine.run_dir import RunDirectory
+from vllm_obs.engine.startup_phases import StartupPhases
 from vllm_obs.server.config import ServerConfig
+from vllm_obs.telemetry.flight_recorder import API_SERVER_RING_BYTES
+from vllm_obs.telemetry.recorder import ProcessRecorder
+from vllm_obs.telemetry.records import ProcessStarted, TelemetrySet
+
+if TYPE_CHECKING:
+    from vllm_obs.server.lifecycle import Lifecycle
+
+ROLE = "APIServer_0"
 
 
 def run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_at: int | None = None) -> int:
@@ -20,19 +34,57 @@ def run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_a
     """
     started_at = started_at or time.monotonic_ns()
     configure_logging("APIServer")
-    recorder = make_recorder(config.observability)
     try:
-        client = AsyncMPClient.launch(config, recorder)
+        with RunDirectory.create() as directory:
+            return _run(recorded(config, server, directory), server, sock, started_at)
     except (ConfigError, StartupError) as error:
         return _fail(error)
-    try:
-        from vllm_obs.server.lifecycle import Lifecycle
 
-        return Lifecycle(config, server, client, recorder).run(sock, started_at)
-    except (ConfigError, StartupError) as error:
-        return _fail(error)
+
+def recorded(config: VllmConfig, server: ServerConfig, directory: RunDirectory) -> VllmConfig:
+    """The configuration of a served run: in its directory, recorded into rings unless telemetry is off."""
+    observability = replace(config.observability, recorder="null" if server.disable_telemetry else "ring")
+    return replace(config, run_dir=str(directory.path), observability=observability)
+
+
+def _run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_at: int) -> int:
+    recorder = make_recorder(config, ROLE, API_SERVER_RING_BYTES)
+    try:
+        phases = _begin_record(server, recorder, started_at)
+        client = AsyncMPClient.launch(config, recorder)
+        try:
+            phases.end("start engine")
+            lifecycle = _lifecycle(config, server, client, recorder)
+            phases.end("import server")
+            return lifecycle.run(sock, started_at, phases)
+        finally:
+            client.shutdown()
     finally:
-        client.shutdown()
+        recorder.close()
+
+
+def _begin_record(server: ServerConfig, recorder: ProcessRecorder, started_at: int) -> StartupPhases:
+    now = time.monotonic_ns()
+    recorder.record(ProcessStarted(ROLE, os.getpid(), now, time.time_ns()))
+    recorder.record(TelemetrySet(server.trace_detail_level, server.trace_sample_rate, now))
+    moments = iter([started_at, now])
+    phases = StartupPhases(ROLE, recorder, min(process_started_at(), started_at), lambda: next(moments))
+    phases.end("start process")
+    phases.end("read configuration")
+    return StartupPhases(ROLE, recorder, now)
+
+
+def _lifecycle(
+    config: VllmConfig, server: ServerConfig, client: AsyncMPClient, recorder: ProcessRecorder
+) -> "Lifecycle":
+    # Imported here: the engine loads meanwhile.
+    from vllm_obs.server.lifecycle import Lifecycle
+    from vllm_obs.server.observer import ObserverChild
+    from vllm_obs.server.observer_settings import observer_settings
+
+    if server.disable_telemetry:
+        return Lifecycle(config, server, client, recorder)
+    return Lifecycle(config, server, client, recorder, ObserverChild(observer_settings(config, server), recorder))
 
 
 def _fail(error: ConfigError | StartupError) -> int:

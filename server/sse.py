@@ -32,9 +32,6 @@ class StreamSource(Protocol):
     def request_id(self) -> str:
         """Our id of the request, for the log."""
 
-    def delivered(self) -> None:
-        """The socket took the last byte."""
-
     async def aclose(self) -> None:
         """Stop making frames; called always."""
 
@@ -44,7 +41,7 @@ class EventStream(Response):
 
     A failure in `frames` is the stream's last event, `data: {"error": …}`, and no [DONE] follows. When the
     client goes, `frames` is closed. A comment is sent after 15 s without an event, so that nobody between
-    takes a queued request for a dead one. `source` is told when everything is handed to the socket, and closed.
+    takes a queued request for a dead one. `source` is closed at the end.
     """
 
     def __init__(self, frames: AsyncGenerator[bytes, None], source: StreamSource) -> None:
@@ -59,21 +56,22 @@ class EventStream(Response):
         scope.setdefault("state", {})["probe_frame"] = COMMENT
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            await until_disconnect(receive, self._send_all(send))
-            self._source.delivered()
+            await until_disconnect(receive, self._send_all(scope, send))
         except ClientGoneError:
             logger.debug("the client of request %s went away", self._source.request_id)
         finally:
             await self._frames.aclose()
             await self._source.aclose()  # frames that nobody has begun to read cannot do it
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, scope: Scope, send: Send) -> None:
         commenter = asyncio.ensure_future(self._comment(send))
         try:
             async for frame in self._frames:
                 await self._send_frame(send, frame)
         except Exception as error:
-            await self._send_frame(send, b"data: " + reply_for(error, self._source.request_id).body() + b"\n\n")
+            reply = reply_for(error, self._source.request_id)
+            scope["state"]["reason"] = reply.reason
+            await self._send_frame(send, b"data: " + reply.body() + b"\n\n")
         finally:
             commenter.cancel()
             await asyncio.wait({commenter})

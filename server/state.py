@@ -4,6 +4,7 @@ import hashlib
 import time
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from vllm_obs import __version__
 from vllm_obs.engine.config import VllmConfig
@@ -13,7 +14,8 @@ from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.errors import ApiError, shown
-from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.server.trace_context import Tracing
+from vllm_obs.telemetry.recorder import ProcessRecorder
 
 
 class Phase(Enum):
@@ -38,17 +40,22 @@ class Engine:
 class ApiServer:
     """The state all routes and middlewares share.
 
-    `num_open` counts the requests that were let in and whose reply is not out yet; probes are not counted.
+    `num_open` counts the requests that were let in and whose reply is not out yet, without probes;
+    `num_open_http` counts all.
+    `tracing` is None where nothing is traced.
     """
 
-    def __init__(self, config: VllmConfig, server: ServerConfig, recorder: Recorder) -> None:
+    def __init__(self, config: VllmConfig, server: ServerConfig, recorder: ProcessRecorder) -> None:
         self.config = config
         self.server = server
         self.recorder = recorder
         self.fingerprint = _fingerprint(config)
         self._wall_offset = time.time_ns() - time.monotonic_ns()
         self.created = self.wall_time(time.monotonic_ns())
+        self.client_index = 0
+        self.tracing = _tracing(config, server)
         self.num_open = 0
+        self.num_open_http = 0
         self._is_draining = False
         self._engine: Engine | None = None
 
@@ -70,6 +77,11 @@ class ApiServer:
         """The engine; `refusal` has been asked before, so it is there."""
         assert self._engine is not None
         return self._engine
+
+    @property
+    def is_engine_there(self) -> bool:
+        """Whether the engine was ready once."""
+        return self._engine is not None
 
     def engine_ready(self, engine: Engine) -> None:
         """Let requests in."""
@@ -99,6 +111,13 @@ class ApiServer:
             served = ", ".join(shown(name) for name in names[:5])
             raise ApiError(f"no model {shown(asked)} here; served: {served}", "model_not_found", param="model")
         return asked
+
+
+def _tracing(config: VllmConfig, server: ServerConfig) -> Tracing | None:
+    """None where no endpoint takes traces, or nothing is recorded."""
+    if not server.otlp_traces_endpoint or config.observability.recorder == "null":
+        return None
+    return Tracing(Path(config.run_dir).name, server.trace_sample_rate)
 
 
 def _fingerprint(config: VllmConfig) -> str:

@@ -17,7 +17,7 @@ KINDS: dict[type[Record], int] = {
     records.ProcessExited: 4,
     records.RequestSubmitted: 5,
     records.RequestEnded: 6,
-    records.RequestDelivered: 7,
+    records.HttpRequestEnded: 7,
     records.RequestTaken: 8,
     records.RequestReleased: 9,
     records.StepPlanned: 10,
@@ -27,6 +27,13 @@ KINDS: dict[type[Record], int] = {
     records.BlocksCached: 14,
     records.WorkerStep: 15,
     records.FrameDropped: 16,
+    records.EngineDescribed: 17,
+    records.EngineStateChanged: 18,
+    records.OutputsTaken: 19,
+    records.LoopSampled: 20,
+    records.TelemetrySet: 21,
+    records.BlocksKeyframe: 22,
+    records.RequestKeyframe: 23,
 }
 """The number of each kind of record. Numbers are in ring files: below 128, never reused, never changed."""
 

@@ -43,14 +43,61 @@ class ProcessExited(NamedTuple):
     exited_at: int
 
 
+class EngineDescribed(NamedTuple):
+    """Core: the facts of an engine that its metrics are labelled and sized by.
+
+    `flops_per_token` leaves attention out; `kv_bytes_per_token` is what one cached token takes over all layers.
+    """
+
+    engine_index: int
+    generation: int
+    model_names: list[str]
+    dtype: str
+    device: str
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_blocks: int
+    block_size: int
+    cache_dtype: str
+    kv_cache_bytes: int
+    gpu_memory_utilization: float
+    enable_prefix_caching: bool
+    num_blocks_override: int
+    world_size: int
+    weight_bytes: int
+    flops_per_token: int
+    kv_bytes_per_token: int
+    described_at: int
+
+
+class EngineStateChanged(NamedTuple):
+    """Core: from `changed_at` on the engine is `awake`, `paused`, `weights_offloaded` or `discard_all`."""
+
+    state: str
+    changed_at: int
+
+
 class RequestSubmitted(NamedTuple):
-    """API server: one sequence left for the core. The moments are the API server's stages in order."""
+    """API server: one sequence left for the core. The moments are the API server's stages in order.
+
+    `http_id` is our id of the HTTP request (empty offline), `external_id` the client's label for it.
+    `num_sequences` is n, `num_prompts` how many prompts the HTTP request has. `operation` is chat or
+    text_completion. `trace_parent` is a W3C traceparent: the trace and the span the request's own span is a child
+    of (a span id of zeros: of none), empty where nothing is traced.
+    """
 
     request_id: str
     client_index: int
+    http_id: str
     external_id: str
     sequence_index: int
     num_sequences: int
+    num_prompts: int
+    operation: str
+    is_streamed: bool
+    model: str
+    trace_parent: str
     received_at: int
     parsed_at: int
     rendered_at: int
@@ -59,10 +106,17 @@ class RequestSubmitted(NamedTuple):
     num_prompt_tokens: int
     max_tokens: int
     priority: int
+    temperature: float
+    top_p: float
+    top_k: int
 
 
 class RequestEnded(NamedTuple):
-    """API server: the one ending of a sequence. `finish_reason` is stop, length, abort, error or repetition."""
+    """API server: the one ending of a sequence. `finish_reason` is stop, length, abort, error or repetition.
+
+    `taken_at` is when the engine's last message about it was taken (0 when there was none); the text of its last
+    tokens was made, or the ending decided here, at `ended_at`.
+    """
 
     request_id: str
     client_index: int
@@ -73,16 +127,63 @@ class RequestEnded(NamedTuple):
     num_cached_tokens: int
     first_token_at: int
     last_token_at: int
+    taken_at: int
     ended_at: int
 
 
-class RequestDelivered(NamedTuple):
-    """API server: the client's socket accepted the last byte of an HTTP reply (all its sequences)."""
+class OutputsTaken(NamedTuple):
+    """API server: one step's message was taken at `taken_at` and made into text by `processed_at`."""
 
-    request_id: str
+    step: int
+    engine_index: int
     client_index: int
+    sampled_at: int
+    sent_at: int
+    taken_at: int
+    processed_at: int
+    num_sequences: int
+
+
+class HttpRequestEnded(NamedTuple):
+    """API server: an HTTP request's last byte was accepted by the client's socket, or its client left.
+
+    `handler` is the route's template, `method` the verb; both are `other` outside the closed set. `status` is
+    499 where the client left before it was answered. `reason` is the error's word from the closed set, empty
+    where there is none.
+    """
+
+    http_id: str
+    client_index: int
+    external_id: str
+    handler: str
+    method: str
     status: int
-    delivered_at: int
+    reason: str
+    trace_parent: str
+    received_at: int
+    first_byte_at: int
+    ended_at: int
+    num_request_bytes: int
+    num_response_bytes: int
+
+
+class LoopSampled(NamedTuple):
+    """API server: once a second, how late its event loop ran at worst since the last time, and its queues."""
+
+    client_index: int
+    sampled_at: int
+    max_lag_seconds: float
+    num_open_http: int
+    num_open_sequences: int
+    num_queued_deltas: int
+
+
+class TelemetrySet(NamedTuple):
+    """API server: detail level (0 to 3) and trace sample rate in force from `set_at` on."""
+
+    detail_level: int
+    sample_rate: float
+    set_at: int
 
 
 class RequestTaken(NamedTuple):
@@ -159,13 +260,17 @@ class StepFailed(NamedTuple):
 
 
 class BlocksChanged(NamedTuple):
-    """Core: blocks handed to and taken from one sequence in a step, with how many came from the prefix cache."""
+    """Core: blocks handed to and taken from sequences in a step, in columns.
+
+    A sequence gets `allocated[i]` (in the order of its table), of which the first `num_hit_blocks[i]` came from
+    the prefix cache, or gives back `freed[i]`.
+    """
 
     step: int
-    request_id: str
-    allocated: list[int]
-    freed: list[int]
-    num_hit_blocks: int
+    request_ids: list[str]
+    allocated: list[list[int]]
+    freed: list[list[int]]
+    num_hit_blocks: list[int]
 
 
 class BlocksCached(NamedTuple):
@@ -191,6 +296,31 @@ class WorkerStep(NamedTuple):
     num_rows: int
 
 
+class BlocksKeyframe(NamedTuple):
+    """Core: a slice of the block pool as it is after `step`, so that a reader which lost records catches up.
+
+    Blocks `first_block` to `first_block + len(reference_counts)`; `hashes` are the first 8 bytes, empty where the
+    block holds no cached content.
+    """
+
+    step: int
+    first_block: int
+    reference_counts: list[int]
+    hashes: list[bytes]
+
+
+class RequestKeyframe(NamedTuple):
+    """Core: one live sequence as it is after `step`: its whole block table and counts."""
+
+    step: int
+    request_id: str
+    is_running: bool
+    block_ids: list[int]
+    num_computed_tokens: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+
+
 class FrameDropped(NamedTuple):
     """A frame on a socket or queue did not decode or did not belong; `reason` is from a closed set."""
 
@@ -204,9 +334,14 @@ Record = (
     | ProcessPhase
     | ProcessReady
     | ProcessExited
+    | EngineDescribed
+    | EngineStateChanged
     | RequestSubmitted
     | RequestEnded
-    | RequestDelivered
+    | OutputsTaken
+    | HttpRequestEnded
+    | LoopSampled
+    | TelemetrySet
     | RequestTaken
     | RequestReleased
     | StepPlanned
@@ -214,6 +349,8 @@ Record = (
     | StepFailed
     | BlocksChanged
     | BlocksCached
+    | BlocksKeyframe
+    | RequestKeyframe
     | WorkerStep
     | FrameDropped
 )

@@ -39,6 +39,10 @@ HEAVY = ("torch", "transformers", "triton", "prometheus_client", "opentelemetry.
 """FastAPI loads the API of OpenTelemetry by itself; its SDK and exporters must not be loaded."""
 
 
+SERVING_TELEMETRY = {"activity", "flight_recorder", "recorder", "records", "trace_ids"}
+"""What engine/ and server/ may import of telemetry/: what records, and the names of traces."""
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -105,6 +109,15 @@ def test_rooms_are_imported_by_their_full_name_only() -> None:
     for path in (*SOURCES, *TESTS):
         bare = {module.partition(".")[0] for module in imported_modules(ast.parse(path.read_text()))} & set(ROOMS)
         assert not bare, name_of(path)
+
+
+def test_serving_rooms_use_only_what_records() -> None:
+    used: set[str] = set()
+    for path in SOURCES:
+        if path.relative_to(ROOT).parts[0] in ("engine", "server"):
+            modules = imported_modules(ast.parse(path.read_text()))
+            used |= {module.split(".")[2] for module in modules if module.startswith("vllm_obs.telemetry.")}
+    assert used == SERVING_TELEMETRY
 
 
 def test_no_bare_room_is_importable_where_the_package_is_installed() -> None:

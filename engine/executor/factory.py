@@ -3,10 +3,10 @@
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.executor.interface import Executor
-from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.recorder import ProcessRecorder
 
 
-def make_executor(config: VllmConfig, recorder: Recorder) -> Executor:
+def make_executor(config: VllmConfig, recorder: ProcessRecorder) -> Executor:
     """The configured executor, not yet initialized. Only its own modules are loaded: `uni` loads torch here."""
     backend = config.parallel.distributed_executor_backend
     if backend == "mp":

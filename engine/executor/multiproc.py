@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -30,8 +29,7 @@ from vllm_obs.engine.executor.shm_ring import QueueHandle, ShmQueueError, create
 from vllm_obs.engine.executor.worker_process import WorkerSetup
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
 from vllm_obs.engine.wire import FrameEncoder
-from vllm_obs.telemetry.recorder import Recorder
-from vllm_obs.telemetry.records import WorkerStep
+from vllm_obs.telemetry.recorder import ProcessRecorder
 
 WORKER_MODULE = "vllm_obs.engine.executor.worker_process"
 LOAD_TIMEOUT_SECONDS = 600.0
@@ -66,17 +64,14 @@ class MultiprocExecutor:
     A rank that dies, or ranks that disagree, fail every call with EngineDeadError and are reported once.
     """
 
-    def __init__(self, config: VllmConfig, recorder: Recorder, module: str = WORKER_MODULE) -> None:
+    def __init__(self, config: VllmConfig, recorder: ProcessRecorder, module: str = WORKER_MODULE) -> None:
         self._config = config
-        self._recorder = recorder
         self._module = module
         self._children: list[Child] = []
         self._calls = PendingCalls()
         self._encoder = FrameEncoder()
         self._phases: Phases = []
         self._callbacks: list[Callable[[str], None]] = []
-        self._sizes: dict[int, tuple[int, int]] = {}
-        self._answers: deque[ModelRunnerOutput] = deque()
         self._failure: str | None = None
         self._is_closing = False
         self._queues = Queues.create(config.parallel.world_size)
@@ -94,16 +89,11 @@ class MultiprocExecutor:
 
     def execute_model(self, plan: StepPlan) -> Future[None]:
         """Send the plan to every rank."""
-        self._record_answers()
-        if plan.num_rows:
-            self._sizes[plan.step] = (plan.num_tokens, plan.num_rows)
         return self._call(lambda call_id: ExecuteModel(call_id, plan))
 
     def sample_tokens(self, masks: GrammarMasks | None) -> Future[ModelRunnerOutput]:
         """Have the plan executed last sampled."""
-        future = self._call(lambda call_id: SampleTokens(call_id, masks))
-        future.add_done_callback(self._keep_answer)
-        return future
+        return self._call(lambda call_id: SampleTokens(call_id, masks))
 
     def startup_phases(self) -> list[tuple[str, float]]:
         """(name, seconds) of what the slowest rank did in each phase, in order."""
@@ -181,20 +171,6 @@ class MultiprocExecutor:
         for callback in self._callbacks:
             callback(cause)
         self._calls.fail_all(cause)
-
-    def _keep_answer(self, future: Future[ModelRunnerOutput]) -> None:
-        if future.exception() is None:
-            self._answers.append(future.result())
-
-    def _record_answers(self) -> None:
-        """Only the main loop records: what the reply thread took is recorded with the next plan."""
-        while self._answers:
-            answer = self._answers.popleft()
-            num_tokens, num_rows = self._sizes.pop(answer.step, (0, 0))
-            for moments in answer.moments:
-                self._recorder.record(WorkerStep(answer.step, *moments, num_tokens=num_tokens, num_rows=num_rows))
-        if len(self._sizes) > len(self._answers) + 8:
-            self._sizes.clear()
 
 
 def _slowest(phases_by_rank: list[Phases]) -> Phases:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.executor.interface import KVCapacity
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.engine.startup_phases import StartupPhases
 from vllm_obs.engine.worker.threads import limit_spinning
-from vllm_obs.telemetry.recorder import Recorder
-from vllm_obs.telemetry.records import ProcessPhase, WorkerStep
+from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.recorder import ProcessRecorder
+from vllm_obs.telemetry.records import WorkerStep
 
 if TYPE_CHECKING:
     from vllm_obs.engine.worker.worker import Worker
@@ -23,7 +25,7 @@ ROLE = "Worker_TP0"
 class UniprocExecutor:
     """Every call runs here and now, so a future is done when it is returned; it holds the result or the error."""
 
-    def __init__(self, config: VllmConfig, recorder: Recorder) -> None:
+    def __init__(self, config: VllmConfig, recorder: ProcessRecorder) -> None:
         self._config = config
         self._recorder = recorder
         self._worker: Worker | None = None
@@ -38,10 +40,11 @@ class UniprocExecutor:
 
     def initialize(self) -> KVCapacity:
         """Import torch, load the weights, size and allocate the cache, warm up. ConfigError when it cannot be."""
-        self._worker = self._timed("import torch", self._make_worker)
-        self._timed("load weights", self.worker.load_model)
-        capacity = self._timed("kv cache", self._allocate_cache)
-        self._timed("warm-up", self.worker.warm_up)
+        self._begun = StartupPhases(ROLE, self._recorder, time.monotonic_ns())
+        self._worker = self._timed("import torch", Activity.STARTING, self._make_worker)
+        self._timed("load weights", Activity.LOADING_MODEL, self.worker.load_model)
+        capacity = self._timed("kv cache", Activity.SIZING_CACHE, self._allocate_cache)
+        self._timed("warm-up", Activity.WARMING_UP, self.worker.warm_up)
         return capacity
 
     def execute_model(self, plan: StepPlan) -> Future[None]:
@@ -86,12 +89,10 @@ class UniprocExecutor:
             self._recorder.record(WorkerStep(output.step, *moments, num_tokens=num_tokens, num_rows=num_rows))
         return output
 
-    def _timed(self, phase: str, act: Callable[[], T]) -> T:
-        begun_at = time.monotonic_ns()
+    def _timed(self, phase: str, activity: Activity, act: Callable[[], T]) -> T:
+        self._recorder.doing(activity)
         result = act()
-        ended_at = time.monotonic_ns()
-        self._phases.append((phase, (ended_at - begun_at) / 1e9))
-        self._recorder.record(ProcessPhase(ROLE, phase, begun_at, ended_at))
+        self._phases.append((phase, self._begun.end(phase)))
         return result
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from vllm_obs.engine.child_main import Owner, run_child
 from vllm_obs.engine.child_pipe import READY
+from vllm_obs.engine.child_recording import begin_recording, record_ready
 from vllm_obs.engine.codec_arrays import Buffer
 from vllm_obs.engine.config import VllmConfig, from_wire
 from vllm_obs.engine.executor.commands import (
@@ -29,8 +30,13 @@ from vllm_obs.engine.executor.shm_queue import ShmQueueReader, ShmQueueWriter
 from vllm_obs.engine.executor.shm_ring import QueueHandle
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.engine.startup_phases import StartupPhases
 from vllm_obs.engine.wire import FrameEncoder
 from vllm_obs.engine.worker.threads import limit_spinning
+from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.flight_recorder import WORKER_RING_BYTES
+from vllm_obs.telemetry.recorder import ProcessRecorder
+from vllm_obs.telemetry.records import WorkerStep
 
 IDLE_WAIT_SECONDS = 60.0
 REPLY_TIMEOUT_SECONDS = 10.0
@@ -87,21 +93,37 @@ def make_worker(config: VllmConfig, rank: int) -> RankWorker:
 def run_worker(owner: Owner, make_worker: MakeWorker = make_worker) -> None:
     """Load the model, say LOADED, and serve commands until the owner orders the end, which needs no ceremony."""
     setup: WorkerSetup = from_wire(WorkerSetup, owner.configuration)
+    recorder, startup = begin_recording(owner, setup.config, WORKER_RING_BYTES)
     maybe_fault("worker_start")
-    phases: Phases = []
-    worker = _timed(phases, "import torch", lambda: make_worker(setup.config, setup.rank))
-    _timed(phases, "load weights", worker.load_model)
-    rank = WorkerRank(worker, setup, owner)
+    worker = make_worker(setup.config, setup.rank)
+    phases: Phases = [("import torch", startup.end("import torch"))]
+    recorder.doing(Activity.LOADING_MODEL)
+    worker.load_model()
+    phases.append(("load weights", startup.end("load weights")))
+    rank = WorkerRank(worker, setup, RankRecord(owner, recorder, startup))
     owner.say(LOADED, [worker.kv_block_bytes(), worker.available_kv_bytes(), phases])
     rank.run()
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """Whom a rank tells what it does: its owner, and its recorder."""
+
+    owner: Owner
+    recorder: ProcessRecorder
+    startup: StartupPhases
 
 
 class WorkerRank:
     """Takes commands in order, runs them on the worker, and replies (rank 0; the others only when one failed)."""
 
-    def __init__(self, worker: RankWorker, setup: WorkerSetup, owner: Owner) -> None:
+    def __init__(self, worker: RankWorker, setup: WorkerSetup, record: RankRecord) -> None:
         self._worker = worker
-        self._owner = owner
+        self._owner = record.owner
+        self._startup = record.startup
+        self._recorder = record.recorder
+        self._rank = setup.rank
+        self._sizes = (0, 0)
         self._is_output_rank = setup.rank == OUTPUT_RANK
         self._plans = ShmQueueReader(setup.plans, setup.rank)
         self._replies = ShmQueueWriter(setup.replies)
@@ -111,7 +133,9 @@ class WorkerRank:
     def run(self) -> None:
         """Serve for as long as the process lives. ShmQueueError or WireError when the queue is broken."""
         while True:
+            self._recorder.doing(Activity.WAITING)
             frames = self._plans.read(IDLE_WAIT_SECONDS)
+            self._recorder.heartbeat(time.monotonic_ns())
             if frames is not None:
                 self._serve(frames)
 
@@ -125,9 +149,14 @@ class WorkerRank:
                 self._replies.write(encode(self._encoder, reply), REPLY_TIMEOUT_SECONDS)
 
     def _initialize(self, num_blocks: int) -> None:
-        phases: Phases = []
-        _timed(phases, "kv cache", lambda: self._worker.initialize_cache(num_blocks))
-        _timed(phases, "warm-up", self._worker.warm_up)
+        self._startup.end("wait for the other ranks")
+        self._recorder.doing(Activity.SIZING_CACHE)
+        self._worker.initialize_cache(num_blocks)
+        phases: Phases = [("kv cache", self._startup.end("kv cache"))]
+        self._recorder.doing(Activity.WARMING_UP)
+        self._worker.warm_up()
+        phases.append(("warm-up", self._startup.end("warm-up")))
+        record_ready(self._owner, self._recorder)
         self._owner.say(READY, phases)
 
     def _attempt(self, command: Command) -> Reply:
@@ -144,24 +173,30 @@ class WorkerRank:
         if isinstance(command, ExecuteModel):
             self._failure = ""
             maybe_fault("worker_step")
+            self._sizes = (command.plan.num_tokens, command.plan.num_rows)
+            self._recorder.begin_step(command.plan.step)
+            self._recorder.doing(Activity.EXECUTING)
             self._worker.execute_model(command.plan)
             return Executed(command.call_id)
         assert isinstance(command, SampleTokens)
         if self._failure:
             return CallFailed(command.call_id, self._failure)
-        return Sampled(command.call_id, self._worker.sample_tokens(command.masks))
+        self._recorder.doing(Activity.SAMPLING)
+        output = self._worker.sample_tokens(command.masks)
+        self._record_step(output)
+        return Sampled(command.call_id, output)
+
+    def _record_step(self, output: ModelRunnerOutput) -> None:
+        """Each rank records its own part, in its own ring."""
+        num_tokens, num_rows = self._sizes
+        for moments in output.moments:
+            if moments.rank == self._rank:
+                self._recorder.record(WorkerStep(output.step, *moments, num_tokens=num_tokens, num_rows=num_rows))
 
 
 def _call_id(command: Any) -> int:
     call_id: int = command.call_id
     return call_id
-
-
-def _timed(phases: Phases, phase: str, act: Callable[[], Any]) -> Any:
-    begun_at = time.monotonic_ns()
-    result = act()
-    phases.append((phase, (time.monotonic_ns() - begun_at) / 1e9))
-    return result
 
 
 if __name__ == "__main__":

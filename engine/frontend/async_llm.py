@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import EngineDeadError, RequestFailedError, VllmObsError
@@ -46,7 +46,8 @@ class RequestOptions(TypedDict, total=False):
     """What may come with a prompt, one of `num_prompts` of a request.
 
     Moments are `time.monotonic_ns()`; with `stream` False a sequence gives one delta, at its end (cheaper than
-    merging them).
+    merging them). `http_id` is ours of the HTTP request, `external_id` the client's label for it; `operation` is
+    chat or text_completion, `model` the name it asked for, `trace_parent` as in `RequestSubmitted`.
     """
 
     priority: int
@@ -55,8 +56,19 @@ class RequestOptions(TypedDict, total=False):
     parsed_at: int | None
     rendered_at: int | None
     external_id: str
+    http_id: str
+    operation: str
+    model: str
+    trace_parent: str
     stream: bool
     num_prompts: int
+
+
+class EncodedChat(NamedTuple):
+    """A conversation's token ids, and when its text was there (monotonic ns)."""
+
+    token_ids: list[int]
+    rendered_at: int
 
 
 class AsyncLLM:
@@ -74,6 +86,7 @@ class AsyncLLM:
         self._stats_line = StatsLine(not observability.disable_log_stats, observability.aggregate_engine_logging)
         self._outputs = OutputProcessor(tokenizer, recorder)
         self._handles: dict[str, list[list[str]]] = {}
+        self._queues: dict[str, DeltaQueue] = {}
         self._reader: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
@@ -112,7 +125,7 @@ class AsyncLLM:
         The stream must be closed.
         """
         self._require_alive()
-        arrival = _arrival(options, params.n)
+        arrival = _arrival(options, params.n, self.config.model.served_model_names[0])
         prepared = await self._prepare(prompt, params, arrival)
         tokenized_at = time.monotonic_ns()
         self._require_alive()
@@ -125,6 +138,7 @@ class AsyncLLM:
                 SequenceRequest(sequence_id, index, prepared.token_ids, params, queue.put, interval)
             )
         self._handles.setdefault(request_id, []).append(ids)
+        self._queues[ids[0]] = queue
         close = partial(self._close, request_id, ids)
         for sequence in sequences:
             self._recorder.record(arrival.submitted(sequence, tokenized_at))
@@ -153,12 +167,12 @@ class AsyncLLM:
         encode = partial(self._inputs.encode, text, add_special_tokens)
         return await self._in_thread(encode) if len(text) > LONG_TEXT_CHARS else encode()
 
-    async def encode_chat(self, template: ChatTemplate, messages: list[Message], /, **options: Any) -> list[int]:
+    async def encode_chat(self, template: ChatTemplate, messages: list[Message], /, **options: Any) -> EncodedChat:
         """`ChatTemplate.encode`, long chats off the event loop. RequestError when it cannot fit the context."""
         contents = (message.get("content") for message in messages)
         num_chars = sum(len(content) for content in contents if isinstance(content, str))
         self._inputs.check_num_chars(num_chars)
-        encode = partial(template.encode, messages, **options)
+        encode = partial(_encode_chat, template, messages, options)
         is_long = num_chars > LONG_TEXT_CHARS or len(messages) > 32 or bool(options.get("tools"))
         return await self._in_thread(encode) if is_long else encode()
 
@@ -166,6 +180,11 @@ class AsyncLLM:
     def num_in_flight(self) -> int:
         """Sequences submitted and not ended."""
         return self._outputs.num_open
+
+    @property
+    def num_queued_deltas(self) -> int:
+        """Deltas that wait for whoever reads their stream."""
+        return sum(queue.num_waiting for queue in self._queues.values())
 
     @property
     def num_unknown_rows(self) -> int:
@@ -217,6 +236,7 @@ class AsyncLLM:
             requests.remove(ids)
         if not requests:
             self._handles.pop(handle, None)
+        self._queues.pop(ids[0], None)
         self._tell_core(self._outputs.end(ids, FinishReason.ABORT), FinishReason.ABORT)
 
     def _tell_core(self, ids: Iterable[str], reason: FinishReason) -> None:
@@ -259,16 +279,27 @@ async def _quietly(work: Coroutine[Any, Any, None]) -> None:
         logger.warning("An abort was not sent: %s", error)
 
 
+def _encode_chat(template: ChatTemplate, messages: list[Message], options: dict[str, Any]) -> EncodedChat:
+    chat = template.render_marked(messages, **options)
+    rendered_at = time.monotonic_ns()
+    return EncodedChat(template.tokenize(chat), rendered_at)
+
+
 def _draw_seed() -> int:
     return secrets.randbits(63)
 
 
-def _arrival(options: RequestOptions, num_sequences: int) -> Arrival:
+def _arrival(options: RequestOptions, num_sequences: int, model: str) -> Arrival:
     """Moments that were not taken become the one before them."""
     received_at = options.get("received_at") or time.monotonic_ns()
     parsed_at = options.get("parsed_at") or received_at
     return Arrival(
         external_id=options.get("external_id", ""),
+        http_id=options.get("http_id", ""),
+        operation=options.get("operation", "text_completion"),
+        is_streamed=options.get("stream", True),
+        model=options.get("model", model),
+        trace_parent=options.get("trace_parent", ""),
         priority=options.get("priority", 0),
         cache_salt=options.get("cache_salt"),
         received_at=received_at,

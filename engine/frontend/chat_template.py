@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
@@ -12,12 +12,20 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from vllm_obs.engine.config import ModelConfig
 from vllm_obs.engine.errors import ConfigError, RequestError
+from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 
 Message = dict[str, Any]
 
 _MARKS = ("\ue0f7", "\uf0a3", "\uf4d1", "\U000f7c31", "\U0010a4b7")
 """Private-use characters of which one that a request does not hold breaks up its special tokens."""
+
+
+class RenderedChat(NamedTuple):
+    """A prompt's text; where `mark` is not empty it keeps apart what only looks like a special token."""
+
+    text: str
+    mark: str
 
 
 class ChatTemplate:
@@ -73,12 +81,23 @@ class ChatTemplate:
         Special tokens that the template writes are special; those spelled in a message, a tool or an option are
         text. For any other content the ids are those of the whole rendered text.
         """
+        return self.tokenize(self.render_marked(messages, **options))
+
+    def render_marked(self, messages: list[Message], /, **options: Any) -> RenderedChat:
+        """The first half of `encode`: the text, with a mark in each special token that a message spells."""
         pattern = self._tokenizer.special_pattern
         if not any(pattern.search(text) for text in _texts([messages, options])):
-            return self._tokenizer.encode(self.render(messages, **options), add_special_tokens=False)
+            return RenderedChat(self.render(messages, **options), "")
         mark = _unused_mark([messages, options])
         broken, changed = (_break_up(values, pattern, mark) for values in (messages, options))
-        return self._tokenizer.encode_marked(self.render(broken, **changed), mark)
+        return RenderedChat(self.render(broken, **changed), mark)
+
+    def tokenize(self, chat: RenderedChat) -> list[int]:
+        """The second half of `encode`."""
+        maybe_fault("tokenizer")
+        if chat.mark:
+            return self._tokenizer.encode_marked(chat.text, chat.mark)
+        return self._tokenizer.encode(chat.text, add_special_tokens=False)
 
 
 def load_chat_template(config: ModelConfig, tokenizer: Tokenizer) -> ChatTemplate:

@@ -16,7 +16,7 @@ from vllm_obs.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.recording import make_recorder
 from vllm_obs.engine.sampling_params import SamplingParams
-from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.recorder import ProcessRecorder
 
 
 class LLMEngine:
@@ -31,11 +31,11 @@ class LLMEngine:
         config: VllmConfig,
         client: EngineClient | None = None,
         tokenizer: Tokenizer | None = None,
-        recorder: Recorder | None = None,
+        recorder: ProcessRecorder | None = None,
     ) -> None:
         self.config = config
         self.tokenizer = tokenizer or load_tokenizer(config.model)
-        self.recorder = recorder or make_recorder(config.observability)
+        self.recorder = recorder or make_recorder(config, "LLM")
         self._client = client or _inproc_client(config, self.recorder)
         facts = self._client.facts
         limits = make_limits(config, self.tokenizer, facts, cap_max_tokens=True)
@@ -54,7 +54,16 @@ class LLMEngine:
         if request_id in self._requests:
             raise RequestError(f"The request id {request_id[:64]} is in use.", "request_id")
         now = time.monotonic_ns()
-        arrival = Arrival(request_id, priority, None, now, now, now, params.n)
+        arrival = Arrival(
+            external_id=request_id,
+            priority=priority,
+            is_streamed=stream,
+            model=self.config.model.served_model_names[0],
+            received_at=now,
+            parsed_at=now,
+            rendered_at=now,
+            num_sequences=params.n,
+        )
         prepared = self._inputs.prepare(prompt, params, arrival)
         tokenized_at = time.monotonic_ns()
         sequences = make_sequences(prepared, params, arrival, self._draw_seed)
@@ -113,7 +122,7 @@ class LLMEngine:
             self._client.abort_requests(ids, reason)
 
 
-def _inproc_client(config: VllmConfig, recorder: Recorder) -> EngineClient:
+def _inproc_client(config: VllmConfig, recorder: ProcessRecorder) -> EngineClient:
     # Imported here: a front end over another client must not load the engine.
     from vllm_obs.engine.client_inproc import InprocClient
 

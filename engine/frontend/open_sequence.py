@@ -6,7 +6,7 @@ from typing import NamedTuple
 from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.frontend.detokenizer import Detokenizer
-from vllm_obs.engine.frontend.outputs import SequenceDelta, TokenLogprob
+from vllm_obs.engine.frontend.outputs import SequenceDelta, SequenceTiming, TokenLogprob
 from vllm_obs.engine.frontend.stop_strings import StopStrings
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineCoreOutputs, FinishReason, Logprobs
@@ -30,6 +30,7 @@ class OutputRow(NamedTuple):
     logprobs: Logprobs | None
     prompt_logprobs: Logprobs | None
     error: RequestFailedError | None
+    timing: tuple[int, int] | None
 
 
 class SequenceRequest(NamedTuple):
@@ -53,12 +54,15 @@ class OpenSequence:
         self.num_cached_tokens = 0
         self.first_token_at = 0
         self.last_token_at = 0
+        self.taken_at = 0
+        """When the engine's last message about it was taken."""
         self.finish_reason: str | None = None
         self.stopped_here = False
         """Whether a stop string ended it, of which the core does not know."""
         self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens) if params.detokenize else None
         self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
         self._num_shown = 0
+        self._timing = (0, 0)
         self._delta = self._blank()
         self._delta.prompt_token_ids = request.prompt_token_ids
 
@@ -66,6 +70,7 @@ class OpenSequence:
         """Take in one row and pass a delta to the sink when one is due."""
         maybe_fault("detokenizer", row.request_id)
         self.num_cached_tokens = max(self.num_cached_tokens, row.num_cached_tokens)
+        self._timing = row.timing or self._timing
         if row.prompt_logprobs is not None:
             self._delta.prompt_logprobs = [None, *token_logprobs(row.prompt_logprobs)]
         if self.request.params.max_tokens == 0:
@@ -133,6 +138,8 @@ class OpenSequence:
     def _show(self) -> None:
         delta, self._delta = self._delta, self._blank()
         delta.finish_reason = self.finish_reason
+        if self.finish_reason is not None:
+            delta.timing = SequenceTiming(*self._timing, self.first_token_at, self.last_token_at)
         delta.num_cached_tokens = self.num_cached_tokens
         delta.num_output_tokens = self._num_shown = self.num_output_tokens
         self.request.sink(delta)
@@ -149,6 +156,7 @@ def output_rows(outputs: EngineCoreOutputs) -> Iterator[OutputRow]:
     token_ids: list[int] = outputs.new_token_ids.tolist()
     logprobs, prompt_logprobs = dict(outputs.logprobs), dict(outputs.prompt_logprobs)
     errors = {row: RequestFailedError(message, reason) for row, reason, message in outputs.errors}  # type: ignore[arg-type]
+    timings = {row: (taken_at, scheduled_at) for row, taken_at, scheduled_at in outputs.timings}
     begin = 0
     for row, request_id in enumerate(outputs.request_ids):
         end = begin + outputs.num_new_tokens[row]
@@ -161,6 +169,7 @@ def output_rows(outputs: EngineCoreOutputs) -> Iterator[OutputRow]:
             logprobs.get(row),
             prompt_logprobs.get(row),
             errors.get(row),
+            timings.get(row),
         )
         begin = end
 

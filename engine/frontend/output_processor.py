@@ -10,7 +10,7 @@ from vllm_obs.engine.frontend.open_sequence import OpenSequence, OutputRow, Sequ
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineCoreOutputs, FinishReason
 from vllm_obs.telemetry.recorder import Recorder
-from vllm_obs.telemetry.records import RequestEnded
+from vllm_obs.telemetry.records import OutputsTaken, RequestEnded
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +58,17 @@ class OutputProcessor:
 
     def process(self, outputs: EngineCoreOutputs) -> CoreAborts:
         """Take one step's rows in; tells which sequences the core must be told to abort."""
+        taken_at = self._clock()
         aborts = CoreAborts([], [])
         for row in output_rows(outputs):
             sequence = self._open.get(row.request_id)
             if sequence is None:
                 self.num_unknown_rows += 1
                 continue
+            sequence.taken_at = taken_at
             self._advance(sequence, row, outputs.sampled_at, aborts)
+        if outputs.request_ids:
+            self._record_taken(outputs, taken_at)
         return aborts
 
     def end(
@@ -97,6 +101,20 @@ class OutputProcessor:
             if sequence.stopped_here:
                 aborts.stopped.append(row.request_id)
 
+    def _record_taken(self, outputs: EngineCoreOutputs, taken_at: int) -> None:
+        self._recorder.record(
+            OutputsTaken(
+                step=outputs.step,
+                engine_index=outputs.engine_index,
+                client_index=self._client_index,
+                sampled_at=outputs.sampled_at,
+                sent_at=outputs.sent_at,
+                taken_at=taken_at,
+                processed_at=self._clock(),
+                num_sequences=len(outputs.request_ids),
+            )
+        )
+
     def _close(self, sequence: OpenSequence, error: str) -> None:
         del self._open[sequence.request.request_id]
         self._recorder.record(
@@ -110,6 +128,7 @@ class OutputProcessor:
                 num_cached_tokens=sequence.num_cached_tokens,
                 first_token_at=sequence.first_token_at,
                 last_token_at=sequence.last_token_at,
+                taken_at=sequence.taken_at,
                 ended_at=self._clock(),
             )
         )

@@ -19,6 +19,15 @@ class TokenLogprob(NamedTuple):
     top: list[tuple[int, float, int]]
 
 
+class SequenceTiming(NamedTuple):
+    """The moments of one sequence in the engine (monotonic ns); 0 for what did not take place."""
+
+    taken_at: int
+    scheduled_at: int
+    first_token_at: int
+    last_token_at: int
+
+
 @dataclass(slots=True)
 class SequenceDelta:
     """What is new in one sequence since its delta before; a reader that lags gets several merged into one.
@@ -28,8 +37,8 @@ class SequenceDelta:
     when not asked for. `prompt_token_ids` and `prompt_logprobs` come once, with the sequence's first delta
     (the first entry of `prompt_logprobs` is None: nothing predicts the first token). The `num_…` counts are
     totals so far. The last delta of a sequence has `finish_reason` (stop, length, abort, error); `stop_reason`
-    is the stop string or stop token id that ended it, None for end-of-sequence. With `finish_reason` error,
-    `error` says why, with its `reason` from the closed set.
+    is the stop string or stop token id that ended it, None for end-of-sequence, and `timing` is there. With
+    `finish_reason` error, `error` says why, with its `reason` from the closed set.
     """
 
     request_id: str
@@ -45,6 +54,7 @@ class SequenceDelta:
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
     error: RequestFailedError | None = None
+    timing: SequenceTiming | None = None
 
     def absorb(self, later: "SequenceDelta") -> None:
         """Take in the next delta of the same sequence, so that this one says both."""
@@ -59,6 +69,7 @@ class SequenceDelta:
         self.num_cached_tokens = later.num_cached_tokens
         self.num_output_tokens = later.num_output_tokens
         self.error = later.error
+        self.timing = later.timing
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,11 @@ class DeltaQueue:
         self._waiting: dict[int, SequenceDelta] = {}
         self._arrived = asyncio.Event()
 
+    @property
+    def num_waiting(self) -> int:
+        """How many deltas wait for the reader, at most one a sequence."""
+        return len(self._waiting)
+
     def put(self, delta: SequenceDelta) -> None:
         """Add a delta; never blocks."""
         earlier = self._waiting.get(delta.index)

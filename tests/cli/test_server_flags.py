@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_obs.cli.server_flags import SERVER_FLAGS, server_config_from
+from vllm_obs.cli.server_flags import SERVER_FLAGS, server_config_from, trace_modules
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.server.config import ServerConfig
 
@@ -34,7 +34,7 @@ def test_vllms_own_variable_is_read() -> None:
 
 
 def test_keys_are_not_shown() -> None:
-    assert "hidden" not in repr(server_config_from({"api_key": ["hidden"]}, {}))
+    assert "s3cret" not in repr(server_config_from({"api_key": ["s3cret"]}, {}))
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,10 @@ def test_keys_are_not_shown() -> None:
         ({"shutdown_timeout": -1.0}, "--shutdown-timeout -1 is not between 0 and 86400"),
         ({"api_key": [""]}, "an API key is empty"),
         ({"api_key": ["a\nb"]}, "an API key is empty, unprintable"),
+        ({"trace_sample_rate": 1.5}, "--trace-sample-rate 1.5 is not between 0 and 1"),
+        ({"inspect_port": 65536}, "--inspect-port 65536 is not between 0 and 65535"),
+        ({"collect_detailed_traces": ["all"]}, "--collect-detailed-traces needs --otlp-traces-endpoint"),
+        ({"otlp_traces_endpoint": ""}, "--otlp-traces-endpoint is empty"),
         ({"root_path": "api"}, "--root-path api does not begin with /"),
         ({"api_key_file": "/no/such"}, "--api-key-file /no/such: No such file"),
     ],
@@ -60,3 +64,16 @@ def test_an_empty_key_file_does_not_open_the_server(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("\n")
     with pytest.raises(ConfigError, match="holds no key"):
         server_config_from({"api_key_file": str(tmp_path / "keys")}, {})
+
+
+def test_modules_of_detailed_traces_are_read_as_vllm_reads_them() -> None:
+    values = {"collect_detailed_traces": ["model,worker", "all"], "otlp_traces_endpoint": "http://localhost:4317"}
+    config = server_config_from(values, {})
+    assert config.collect_detailed_traces == ("model", "worker", "all")
+    assert config.trace_detail_level == 3
+    with pytest.raises(ValueError, match="'tokens' is not one of model, worker, all"):
+        trace_modules("model,tokens")
+
+
+def test_without_an_endpoint_nothing_is_traced() -> None:
+    assert server_config_from({}, {}).trace_detail_level == 0

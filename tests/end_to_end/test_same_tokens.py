@@ -65,7 +65,7 @@ def test_the_same_tokens_through_preemption(
     alone: list[list[int]], judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = MemoryRecorder()
-    monkeypatch.setattr("vllm_obs.engine.frontend.llm_engine.make_recorder", lambda _: recorder)
+    monkeypatch.setattr("vllm_obs.engine.frontend.llm_engine.make_recorder", lambda *_: recorder)
     with offline(num_gpu_blocks_override=64, max_num_seqs=64, enable_prefix_caching=False) as llm:
         tokens = generate(llm)
         assert sum(len(plan.preempted_ids) for plan in recorder.of(StepPlanned)) > 0

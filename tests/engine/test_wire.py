@@ -66,6 +66,7 @@ def outputs(**fields: Any) -> EngineCoreOutputs:
         logprobs=[(0, logprobs(2))],
         prompt_logprobs=[(0, logprobs(2000))],
         errors=[(1, "invalid_logits", "not numbers")],
+        timings=[(0, 3, 2**62)],
         utility=UtilityResult(4, {"k": [1, None, True, "é", b"\x00"]}, ""),
         stats=SchedulerStats(1, 2, 0.5, 3),
         sampled_at=5,

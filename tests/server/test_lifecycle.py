@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.http_server import HttpServer
 from vllm_obs.server.lifecycle import Lifecycle
+from vllm_obs.server.observer import TakeOrder, TelemetryOrder
 from vllm_obs.telemetry.recorder import MemoryRecorder
+from vllm_obs.telemetry.records import ProcessPhase, ProcessReady, TelemetrySet
 
 STREAM = {"prompt": "Hi", "max_tokens": 100, "stream": True}
 
@@ -81,10 +84,35 @@ def listener() -> Iterator[socket.socket]:
         yield bound
 
 
+class FakeObserver:
+    """Keeps what the lifecycle does with it, in order."""
+
+    def __init__(self) -> None:
+        self.log: list[Any] = []
+        self.is_ready = threading.Event()
+
+    def start(self, api_address: str, inspect_port: int, take_order: TakeOrder) -> None:
+        self.log.append(("start", api_address, inspect_port))
+        self.take_order = take_order
+
+    async def address(self) -> str | None:
+        while not self.is_ready.is_set():
+            await asyncio.sleep(0.005)
+        return "http://127.0.0.1:9999"
+
+    async def stop(self) -> None:
+        self.log.append("stop")
+
+
 def serve(
-    engine: FakeEngine, listener: socket.socket, scenario: Scenario, timeout: float = 20.0
+    engine: FakeEngine,
+    listener: socket.socket,
+    scenario: Scenario,
+    timeout: float = 20.0,
+    watched: tuple[MemoryRecorder, FakeObserver] | None = None,
 ) -> tuple[int, Any]:
     """The exit code of a server, and what the scenario that ran beside it gave."""
+    recorder, observer = watched or (MemoryRecorder(), None)
     results: list[Any] = []
     failures: list[BaseException] = []
 
@@ -100,9 +128,8 @@ def serve(
     actor = threading.Thread(target=act)
     actor.start()
     try:
-        code = Lifecycle(model_config(), config, engine, MemoryRecorder()).run(  # type: ignore[arg-type]
-            listener, time.monotonic_ns()
-        )
+        lifecycle = Lifecycle(model_config(), config, engine, recorder, observer)  # type: ignore[arg-type]
+        code = lifecycle.run(listener, time.monotonic_ns())
     finally:
         actor.join(20)
     if failures:
@@ -290,3 +317,86 @@ def test_failing_start_raises_its_own_cause(
     engine.start_error = error
     with pytest.raises(type(error), match=str(error)):
         serve(engine, listener, lambda client: None)
+
+
+def test_the_observer_starts_beside_the_engine_and_ends_after_it(
+    engine: FakeEngine, listener: socket.socket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    observer, recorder, port = FakeObserver(), MemoryRecorder(), listener.getsockname()[1]
+    engine.loaded.clear()
+    shutdown = engine.shutdown
+
+    def remember_shutdown(timeout_seconds: float = 5.0) -> None:
+        observer.log.append("engine ends")
+        shutdown(timeout_seconds)
+
+    engine.shutdown = remember_shutdown  # type: ignore[method-assign]
+
+    def scenario(client: Client) -> None:
+        client.wait_for("/readyz", 503)
+        assert observer.log == [("start", f"http://127.0.0.1:{port}", port + 1000 if port <= 64535 else 0)]
+        observer.is_ready.set()
+        stop()
+
+    assert serve(engine, listener, scenario, watched=(recorder, observer))[0] == 0
+    assert observer.log[-1] == "stop"
+    assert "engine ends" in observer.log[1:-1]
+
+
+def test_readiness_does_not_wait_for_the_observer(
+    engine: FakeEngine, listener: socket.socket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    observer = FakeObserver()
+    told: list[str] = []
+
+    def scenario(client: Client) -> None:
+        client.wait_for("/readyz", 200)
+        observer.is_ready.set()
+        deadline = time.monotonic() + 20
+        while "Inspector: http://127.0.0.1:9999\n" not in "".join(told) and time.monotonic() < deadline:
+            told.append(capsys.readouterr().out)
+            time.sleep(0.01)
+        stop()
+
+    serve(engine, listener, scenario, watched=(MemoryRecorder(), observer))
+    assert "Inspector: http://127.0.0.1:9999\n" in "".join(told)
+
+
+def test_the_start_is_recorded_in_phases_that_touch(engine: FakeEngine, listener: socket.socket) -> None:
+    recorder, observer = MemoryRecorder(), FakeObserver()
+    observer.is_ready.set()
+
+    def scenario(client: Client) -> None:
+        client.wait_for("/readyz", 200)
+        stop()
+
+    serve(engine, listener, scenario, watched=(recorder, observer))
+    phases: list[Any] = recorder.of(ProcessPhase)
+    assert [phase.phase for phase in phases] == [
+        "listen",
+        "start observer",
+        "load tokenizer",
+        "wait for engine",
+        "open",
+    ]
+    assert all(earlier.ended_at == later.begun_at for earlier, later in pairwise(phases))
+    assert len(recorder.of(ProcessReady)) == 1
+
+
+def test_an_order_is_obeyed_and_recorded_and_one_out_of_range_is_not(
+    engine: FakeEngine, listener: socket.socket
+) -> None:
+    recorder, observer = MemoryRecorder(), FakeObserver()
+    observer.is_ready.set()
+
+    def scenario(client: Client) -> None:
+        client.wait_for("/readyz", 200)
+        observer.take_order(TelemetryOrder(2, 0.25))
+        for order in (TelemetryOrder(4, 0.25), TelemetryOrder(-1, 0.25), TelemetryOrder(1, 1.5)):
+            with pytest.raises(ValueError, match="out of range"):
+                observer.take_order(order)
+        stop()
+
+    serve(engine, listener, scenario, watched=(recorder, observer))
+    orders: list[Any] = recorder.of(TelemetrySet)
+    assert [(order.detail_level, order.sample_rate) for order in orders] == [(2, 0.25)]

@@ -13,7 +13,7 @@ from reply_shape import shape_of
 
 from vllm_obs.engine.messages import EngineCoreRequest
 from vllm_obs.server.config import ServerConfig
-from vllm_obs.telemetry.records import RequestDelivered, RequestSubmitted
+from vllm_obs.telemetry.records import HttpRequestEnded, RequestSubmitted
 
 SHAPES = json.loads((Path(__file__).parent / "reply_shapes.json").read_text())
 """Recorded replies with every value replaced by its kind."""
@@ -233,9 +233,9 @@ def test_every_sampling_field_reaches_the_engine() -> None:
     assert {name: spec[name] for name in expected} == expected
     assert (request.priority, request.cache_salt, spec["eos_token_ids"]) == (-5, "mine", ())
     submitted = app.recorder.of(RequestSubmitted)
-    delivered = app.recorder.of(RequestDelivered)
-    assert len(submitted) == len(delivered) == 1
-    assert submitted[0].request_id.startswith(delivered[0].request_id)
+    ended = app.recorder.of(HttpRequestEnded)
+    assert len(submitted) == len(ended) == 1
+    assert submitted[0].http_id == ended[0].http_id
 
 
 def test_model_may_be_left_out_and_unknown_fields_are_ignored() -> None:

@@ -13,7 +13,7 @@ from reply_shape import shape_of
 
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.sse import EventStream
-from vllm_obs.telemetry.records import RequestDelivered
+from vllm_obs.telemetry.records import HttpRequestEnded
 
 SHAPES = json.loads((Path(__file__).parent / "reply_shapes.json").read_text())
 
@@ -233,9 +233,6 @@ class Source:
     def __init__(self) -> None:
         self.num_closed = 0
 
-    def delivered(self) -> None:
-        """Nobody wants to know."""
-
     async def aclose(self) -> None:
         self.num_closed += 1
 
@@ -261,6 +258,7 @@ def test_bug_in_the_stream_is_an_internal_error_with_an_id_only(caplog: pytest.L
         yield b'data: {"choices":[]}\n\n'
         raise KeyError("/secret/path")
 
+    scope: dict[str, Any] = {"type": "http"}
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
@@ -270,7 +268,7 @@ def test_bug_in_the_stream_is_an_internal_error_with_an_id_only(caplog: pytest.L
         await asyncio.sleep(60)
 
     async def scenario() -> None:
-        await EventStream(broken(), source)({"type": "http"}, receive, send)
+        await EventStream(broken(), source)(scope, receive, send)
 
     source = Source()
     asyncio.run(scenario())
@@ -280,6 +278,7 @@ def test_bug_in_the_stream_is_an_internal_error_with_an_id_only(caplog: pytest.L
     assert "secret" not in last
     assert "secret" in caplog.text
     assert sent[-1] == {"type": "http.response.body", "body": b""}
+    assert scope["state"]["reason"] == "internal_error"
 
 
 def test_refused_request_is_no_stream() -> None:
@@ -292,11 +291,12 @@ def test_refused_request_is_no_stream() -> None:
     assert reply.json()["error"]["param"] == "temperature"
 
 
-def test_delivery_is_recorded_once_the_last_byte_is_out() -> None:
+def test_a_request_is_recorded_once_its_last_byte_is_out() -> None:
     recorded: list[Any] = []
 
     async def keep(app: Served) -> None:
         recorded.append(app.recorder)
 
     stream("/v1/completions", {**TEXT, "prompt": ["A", "B"]}, meanwhile=keep)
-    assert len(recorded[0].of(RequestDelivered)) == 2
+    (ended,) = recorded[0].of(HttpRequestEnded)
+    assert (ended.status, ended.handler, ended.reason) == (200, "/v1/completions", "")

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -104,7 +105,7 @@ class FakeEngine:
 
     async def _run(self, request: EngineCoreRequest) -> None:
         spec = request.sampling
-        tokens = list(self._script(request))[: spec.max_tokens]
+        tokens = list(self._script(request))[: max(spec.max_tokens, 1)]
         for position, token in enumerate(tokens):
             await asyncio.sleep(self._seconds_a_token)
             await self.go.wait()
@@ -148,10 +149,11 @@ class FakeEngine:
                 logprobs=logprobs,
                 prompt_logprobs=prompt_logprobs,
                 errors=[(0, "internal_error", "planted /secret/path")] if finish is FinishReason.ERROR else [],
+                timings=[(0, request.submitted_at, request.submitted_at + 1000)] if position == 0 else [],
                 utility=None,
                 stats=None,
-                sampled_at=0,
-                sent_at=0,
+                sampled_at=time.monotonic_ns(),
+                sent_at=time.monotonic_ns(),
             )
         )
 

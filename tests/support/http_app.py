@@ -6,7 +6,9 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -22,6 +24,7 @@ from vllm_obs.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from vllm_obs.server.app import build_app
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.http_server import HttpServer
+from vllm_obs.server.request_record import record_refused
 from vllm_obs.server.state import ApiServer, Engine
 from vllm_obs.telemetry.recorder import MemoryRecorder
 
@@ -59,11 +62,11 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    engine: FakeEngine, server: ServerConfig | None = None, ready: bool = True
+    engine: FakeEngine, server: ServerConfig | None = None, ready: bool = True, run_dir: Path | None = None
 ) -> AsyncIterator[Served]:
     """The application in this process, ready unless told otherwise."""
     recorder = MemoryRecorder()
-    config = model_config()
+    config = replace(model_config(), run_dir="" if run_dir is None else str(run_dir))
     api = ApiServer(config, server or ServerConfig(), recorder)
     llm = AsyncLLM(config, engine, tokenizer(), recorder)
     llm.start()
@@ -120,7 +123,7 @@ class SocketServer:
         self._stopping = asyncio.Event()
         engine = FakeEngine(lambda request: [token] * 100_000, seconds_a_token)
         async with served(engine, server) as self.served:
-            http = HttpServer(self.served.app, server)
+            http = HttpServer(self.served.app, server, partial(record_refused, self.served.api))
             serving = await http.start(self.listener)
             self._started.set()
             await self._stopping.wait()

@@ -39,6 +39,7 @@ def step_outputs(*rows: Row, sampled_at: int = 5) -> EngineCoreOutputs:
             (i, row.prompt_logprobs) for i, row in enumerate(rows) if row.prompt_logprobs is not None
         ],
         errors=[(i, *row.error) for i, row in enumerate(rows) if row.error is not None],
+        timings=[],
         utility=None,
         stats=None,
         sampled_at=sampled_at,

@@ -85,7 +85,7 @@ def test_records_too_large_for_the_ring_are_counted(
     assert header.num_oversized + header.sequence == 80
     assert 0 < header.num_oversized < 80
     assert max(len(frame.payload) for frame in frames) == 4096 // 16 - 16
-    recorder.record(BlocksChanged(1, "a", list(range(1_000_000)), [], 0))
+    recorder.record(BlocksChanged(1, ["a"], [list(range(1_000_000))], [[]], [0]))
     assert reader.header().num_oversized == header.num_oversized + 1
     assert len(recorder._scratch) == 0
 

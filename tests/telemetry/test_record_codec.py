@@ -26,6 +26,8 @@ VALUES: dict[object, st.SearchStrategy[object]] = {
     int: INT,
     str: TEXT,
     bool: st.booleans(),
+    float: st.floats(allow_nan=False),
+    list[list[int]]: st.lists(st.lists(INT, max_size=4), max_size=4),
     list[int]: st.lists(INT, max_size=20),
     list[str]: st.lists(TEXT, max_size=4),
     list[bytes]: st.lists(st.binary(max_size=9), max_size=4),
@@ -58,7 +60,7 @@ def test_the_numbers_in_ring_files_keep_their_meaning() -> None:
         "ProcessExited": 4,
         "RequestSubmitted": 5,
         "RequestEnded": 6,
-        "RequestDelivered": 7,
+        "HttpRequestEnded": 7,
         "RequestTaken": 8,
         "RequestReleased": 9,
         "StepPlanned": 10,
@@ -68,6 +70,13 @@ def test_the_numbers_in_ring_files_keep_their_meaning() -> None:
         "BlocksCached": 14,
         "WorkerStep": 15,
         "FrameDropped": 16,
+        "EngineDescribed": 17,
+        "EngineStateChanged": 18,
+        "OutputsTaken": 19,
+        "LoopSampled": 20,
+        "TelemetrySet": 21,
+        "BlocksKeyframe": 22,
+        "RequestKeyframe": 23,
     }
 
 

@@ -37,6 +37,8 @@ def flags_page() -> str:
 def _tables(flags: Iterable[Flag], defaults: Mapping[str, Any]) -> list[str]:
     groups: dict[str, list[Flag]] = {}
     for flag in flags:
+        if flag.is_hidden:
+            continue
         groups.setdefault(flag.group, []).append(flag)
     return [_table(group, members, defaults) for group, members in groups.items()]
 

@@ -12,6 +12,10 @@ EXIT_CUT_OFF = 1
 COMMANDS = {
     "serve": ("vllm_obs.cli.serve", "serve a model over the OpenAI API"),
     "bench": ("vllm_obs.cli.bench.command", "measure a running server"),
+    "top": ("vllm_obs.cli.top", "what a running server does, live in the terminal"),
+    "explain": ("vllm_obs.cli.explain", "where the time of one request went"),
+    "record": ("vllm_obs.cli.record", "save the last records of a run in a file"),
+    "replay": ("vllm_obs.cli.replay", "the inspector over a saved recording"),
     "version": ("vllm_obs.cli.version", "versions of vllm-obs and what it runs on"),
 }
 """Subcommand → (module with `main(argv) -> exit code`, what it is for)."""

@@ -76,7 +76,11 @@ def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag], defaults: 
 
 def _argument(flag: Flag, default: Any) -> dict[str, Any]:
     help_text = (flag.help + default_note(flag, default)).replace("%", "%%")
-    common = {"dest": flag.name, "default": argparse.SUPPRESS, "help": help_text}
+    common = {
+        "dest": flag.name,
+        "default": argparse.SUPPRESS,
+        "help": argparse.SUPPRESS if flag.is_hidden else help_text,
+    }
     if flag.kind == "switch":
         return {**common, "action": "store_true"}
     if flag.kind == "pair":

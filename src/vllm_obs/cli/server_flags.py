@@ -12,6 +12,17 @@ from vllm_obs.server.config import ServerConfig
 
 MAX_KEY_CHARS = 4096
 MAX_KEYS = 1024
+MAX_URL_CHARS = 2048
+TRACE_MODULES = ("model", "worker", "all")
+
+
+def trace_modules(text: str) -> str:
+    """One or several of vLLM's modules, with commas between."""
+    for module in text.split(","):
+        if module not in TRACE_MODULES:
+            raise ValueError(f"{module[:64]!r} is not one of {', '.join(TRACE_MODULES)}")
+    return text
+
 
 SERVER_FLAGS = (
     Flag("host", "Server", "Address to listen on.", default_text="every interface"),
@@ -29,6 +40,21 @@ SERVER_FLAGS = (
          metavar="SECONDS"),
     Flag("shutdown_timeout", "Server", "How long running requests may go on after SIGTERM.", parse=number,
          metavar="SECONDS"),
+    Flag("otlp_traces_endpoint", "Observability", "Where traces go, over OTLP; OTEL_… variables hold the rest.",
+         metavar="URL", default_text="no traces"),
+    Flag("trace_sample_rate", "Observability", "Share of requests traced that their caller has not decided on.",
+         parse=number, metavar="FRACTION"),
+    Flag("collect_detailed_traces", "Observability",
+         "model, worker or all: taken as vLLM takes it; traces are as detailed without.", "values",
+         parse=trace_modules, metavar="MODULES"),
+    Flag("enable_per_request_metrics", "Observability", "Tell in each reply how long its parts took.", "pair"),
+    Flag("inspect_host", "Observability", "Address the inspector listens on.", metavar="HOST"),
+    Flag("inspect_port", "Observability", "Port of the inspector; a free one where it is taken.",
+         parse=whole_number, metavar="PORT", default_text="the API's + 1000"),
+    Flag("enable_mfu_metrics", "Observability", "Metrics of estimated operations and bytes.", "pair"),
+    Flag("show_hidden_metrics_for_version", "Observability", "Show metrics under names that were given up.",
+         metavar="VERSION"),
+    Flag("disable_telemetry", "Observability", "Record nothing and start no Observer.", "switch", is_hidden=True),
     Flag("uvicorn_log_level", "Logging", "Level of the HTTP server's log.",
          choices=("critical", "error", "warning", "info", "debug", "trace")),
     Flag("disable_uvicorn_access_log", "Logging", "No line for each HTTP request.", "pair"),
@@ -50,6 +76,8 @@ def server_config_from(values: Mapping[str, Any], environ: Mapping[str, str] = o
         keys += read_keys(values["api_key_file"])
     if not keys and environ.get("VLLM_API_KEY"):
         keys = [environ["VLLM_API_KEY"]]
+    modules = ",".join(own.pop("collect_detailed_traces", ())).split(",")
+    own["collect_detailed_traces"] = tuple(dict.fromkeys(filter(None, modules)))
     config = ServerConfig(**own, api_keys=tuple(dict.fromkeys(keys)))
     _check(config)
     return config
@@ -76,6 +104,7 @@ def _check(config: ServerConfig) -> None:
     for name, seconds in (("startup", config.startup_timeout), ("shutdown", config.shutdown_timeout)):
         if not 0 <= seconds <= 86_400:
             raise ConfigError(f"--{name}-timeout {seconds:g} is not between 0 and 86400 seconds")
+    _check_observability(config)
     if len(config.api_keys) > MAX_KEYS:
         raise ConfigError(f"{len(config.api_keys)} API keys are given; at most {MAX_KEYS} are allowed")
     for key in config.api_keys:
@@ -83,3 +112,15 @@ def _check(config: ServerConfig) -> None:
             raise ConfigError(f"an API key is empty, unprintable or over {MAX_KEY_CHARS} characters long")
     if config.root_path and not config.root_path.startswith("/"):
         raise ConfigError(f"--root-path {config.root_path:.64} does not begin with /")
+
+
+def _check_observability(config: ServerConfig) -> None:
+    if not 0 <= config.trace_sample_rate <= 1:
+        raise ConfigError(f"--trace-sample-rate {config.trace_sample_rate:g} is not between 0 and 1")
+    if config.inspect_port is not None and not 0 <= config.inspect_port <= 65535:
+        raise ConfigError(f"--inspect-port {config.inspect_port} is not between 0 and 65535")
+    if config.collect_detailed_traces and not config.otlp_traces_endpoint:
+        raise ConfigError("--collect-detailed-traces needs --otlp-traces-endpoint")
+    endpoint = config.otlp_traces_endpoint
+    if endpoint is not None and (not endpoint.isprintable() or not 0 < len(endpoint) <= MAX_URL_CHARS):
+        raise ConfigError(f"--otlp-traces-endpoint is empty, unprintable or over {MAX_URL_CHARS} characters long")

@@ -1,0 +1,177 @@
+"""The Observer as a child of the root API server: started after the engine, and again when it dies, ended last."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from vllm_obs.engine.child import Child, spawn
+from vllm_obs.engine.child_pipe import READY
+from vllm_obs.engine.errors import StartupError, VllmObsError
+from vllm_obs.telemetry.recorder import Recorder
+from vllm_obs.telemetry.records import ProcessExited
+
+logger = logging.getLogger(__name__)
+
+OBSERVER_MODULE = "vllm_obs.telemetry.observer_main"
+TITLE = "Observer"
+TELEMETRY = "TELEMETRY"
+"""The message by which it passes on an order: detail_level and sample_rate."""
+NICENESS = 10
+"""Below serving: on a busy machine telemetry comes a little later, tokens do not."""
+LEAST_PRIORITY = 19
+FIRST_WAIT_SECONDS = 0.5
+LONGEST_WAIT_SECONDS = 30.0
+STEADY_SECONDS = 60.0
+"""After having lived that long its death is a first one again."""
+DRAIN_SECONDS = 2.0
+POLL_SECONDS = 0.05
+
+Spawn = Callable[[str, str, dict[str, Any]], Child]
+
+
+class TelemetryOrder(NamedTuple):
+    """How much is to be traced from now on: detail 0 to 3, and the share of requests, 0 to 1."""
+
+    detail_level: int
+    sample_rate: float
+
+
+TakeOrder = Callable[[TelemetryOrder], None]
+"""Obeys an order, or raises ValueError."""
+
+
+class Observer(Protocol):
+    """What the lifecycle needs of an Observer."""
+
+    def start(self, api_address: str, inspect_port: int, take_order: TakeOrder) -> None:
+        """Start it, and keep it running from now on. Call it on the event loop, in the main thread.
+
+        `take_order` is called on the loop with what people order through the inspector.
+        """
+
+    async def address(self) -> str | None:
+        """The address of its inspector once it has one; None when it was stopped before."""
+
+    async def stop(self) -> None:
+        """End it, after it has read what was recorded last."""
+
+
+class ObserverChild:
+    """One Observer process at a time. Nothing that happens to it reaches the serving of requests."""
+
+    def __init__(
+        self,
+        configuration: dict[str, Any],
+        recorder: Recorder,
+        module: str = OBSERVER_MODULE,
+        start: Spawn = spawn,
+    ) -> None:
+        self.num_starts = 0
+        self._configuration = configuration
+        self._recorder = recorder
+        self._module = module
+        self._spawn = start
+        self._child: Child | None = None
+        self._started_at = 0.0
+        self._wait_seconds = FIRST_WAIT_SECONDS
+        self._is_stopping = False
+        self._restart: asyncio.TimerHandle | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process, None while there is none."""
+        return None if self._child is None else self._child.pid
+
+    def start(self, api_address: str, inspect_port: int, take_order: TakeOrder) -> None:
+        """Start it for a server at that address, with its inspector at that port (or a free one)."""
+        self._loop = asyncio.get_running_loop()
+        self._take_order = take_order
+        places = {"api_address": api_address, "inspect_port": inspect_port}
+        self._configuration = {**self._configuration, **places}
+        self._start()
+
+    def _start(self) -> None:
+        self.num_starts += 1
+        self._started_at = time.monotonic()
+        try:
+            child = self._child = self._spawn(self._module, TITLE, self._configuration)
+        except (StartupError, OSError) as error:
+            logger.warning("the Observer did not start: %s", error)
+            self._start_again()
+            return
+        with contextlib.suppress(OSError):
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            os.setpriority(os.PRIO_PROCESS, child.pid, min(own + NICENESS, LEAST_PRIORITY))
+        child.on_message(TELEMETRY, lambda payload: self._call_soon(self._ordered, payload))
+        child.on_exit(lambda cause: self._call_soon(self._ended, child, cause))
+
+    def _call_soon(self, act: Callable[..., None], *arguments: Any) -> None:
+        """Called by the thread that watches the child."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(act, *arguments)
+
+    def _ordered(self, payload: Any) -> None:
+        """Pass an order on, and let an Observer that is started again know of it."""
+        try:
+            order = TelemetryOrder(int(payload["detail_level"]), float(payload["sample_rate"]))
+            self._take_order(order)
+        except (KeyError, TypeError, ValueError) as error:
+            logger.warning("the Observer's order cannot be used: %r", error)
+        else:
+            self._configuration = {**self._configuration, **order._asdict()}
+
+    def _ended(self, child: Child, cause: str) -> None:
+        self._recorder.record(ProcessExited(TITLE, child.pid, child.exit_code or 0, time.monotonic_ns()))
+        if self._is_stopping:
+            return
+        child.stop(0)
+        self._child = None
+        logger.warning("%s; serving goes on without it, it is started again in %g s", cause, self._next_wait())
+        self._start_again()
+
+    def _next_wait(self) -> float:
+        return FIRST_WAIT_SECONDS if time.monotonic() - self._started_at > STEADY_SECONDS else self._wait_seconds
+
+    def _start_again(self) -> None:
+        wait_seconds = self._next_wait()
+        self._wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+        if not self._is_stopping:
+            self._restart = self._loop.call_later(wait_seconds, self._start)
+
+    async def address(self) -> str | None:
+        """Where its inspector listens, once it does; None when the server stops before."""
+        while not self._is_stopping:
+            ready = self._ready()
+            if ready is not None:
+                return f"http://{_host_in_url(ready['inspect_host'])}:{ready['inspect_port']}"
+            await asyncio.sleep(POLL_SECONDS)
+        return None
+
+    def _ready(self) -> Any:
+        try:
+            return None if self._child is None else self._child.message(READY)
+        except VllmObsError:
+            return None  # it ended: the next one will say it
+
+    async def stop(self) -> None:
+        """Order it to end, give it two seconds to read what was recorded last, then kill it."""
+        self._is_stopping = True
+        if self._restart is not None:
+            self._restart.cancel()
+        child = self._child
+        if child is None:
+            return
+        child.ask_to_stop()
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while child.exit_cause is None and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_SECONDS)
+        child.stop(0)
+        self._child = None
+
+
+def _host_in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,114 @@
+"""`vllm-obs top`: a live view of a running server in the terminal, or one look at it as text or JSON."""
+
+import json
+import os
+import select
+import shutil
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from vllm_obs.cli.live_run import Inspector, InspectorError, find_inspector
+from vllm_obs.cli.parser import Parser
+from vllm_obs.cli.top_screen import Look, screen
+from vllm_obs.engine.errors import ConfigError
+
+EXIT_UNREACHABLE = 1
+MIN_INTERVAL_SECONDS = 0.2
+
+_USAGE = "vllm-obs top [--url URL] [--interval SECONDS] [--once] [--json]"
+_DESCRIPTION = """\
+Show what a running server does: requests, who waits and why, KV blocks, the engine's loop, latencies, processes.
+
+Keys: q ends, p holds the picture. Without a terminal it prints one look and ends."""
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def main(argv: list[str]) -> int:
+    """Run until q or Ctrl-C; 1 when there is no server to look at."""
+    options = _parser().parse(argv)
+    if options["interval"] < MIN_INTERVAL_SECONDS:
+        raise ConfigError(f"--interval {options['interval']:g} is under {MIN_INTERVAL_SECONDS:g} s")
+    try:
+        inspector = find_inspector(options["url"])
+        first = take_look(inspector)
+    except InspectorError as error:
+        print(f"vllm-obs: {error}", file=sys.stderr)
+        return EXIT_UNREACHABLE
+    if options["json"]:
+        print(json.dumps(first._asdict() | {"url": inspector.url}))
+    elif options["once"] or not (sys.stdout.isatty() and sys.stdin.isatty()):
+        print("\n".join(screen(first, inspector.url, shutil.get_terminal_size((110, 50)).columns)))
+    else:
+        _live(inspector, first, options["interval"])
+    return 0
+
+
+def take_look(inspector: Inspector) -> Look:
+    """What the screen shows, as it is now. Raises InspectorError."""
+    return Look(
+        state=inspector.get("/inspect/state"),
+        requests=inspector.get("/inspect/requests", state="live", limit=30)["requests"],
+        quantiles=inspector.get("/inspect/quantiles", window="1m"),
+        processes=inspector.get("/inspect/processes")["processes"],
+    )
+
+
+def _live(inspector: Inspector, look: Look, interval_seconds: float) -> None:
+    is_held, trouble = False, ""
+    with _terminal():
+        while True:
+            _draw(look, inspector, trouble or ("held: p goes on" if is_held else ""))
+            key = _key_within(interval_seconds)
+            if key in ("q", "\x03"):
+                return
+            is_held ^= key == "p"
+            if not is_held:
+                try:
+                    look, trouble = take_look(inspector), ""
+                except InspectorError as error:
+                    trouble = str(error)
+
+
+def _draw(look: Look, inspector: Inspector, note: str) -> None:
+    columns, rows = shutil.get_terminal_size()
+    lines = screen(look, inspector.url, columns)[: rows - 1]
+    body = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines)
+    sys.stdout.write(f"{_HOME}{body}{note[:columns]}{_CLEAR_LINE}{_CLEAR_BELOW}")
+    sys.stdout.flush()
+
+
+def _key_within(seconds: float) -> str:
+    """The key pressed within that time, or an empty string after it."""
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    # Not through sys.stdin's buffer, where select would not see what is left.
+    return os.read(sys.stdin.fileno(), 64).decode(errors="replace")[-1:] if ready else ""
+
+
+@contextmanager
+def _terminal() -> Iterator[None]:
+    """The other screen, keys one by one; as it was at the end."""
+    before: list[Any] = termios.tcgetattr(sys.stdin)
+    sys.stdout.write(_ENTER)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        sys.stdout.write(_LEAVE)
+        sys.stdout.flush()
+
+
+def _parser() -> Parser:
+    parser = Parser("vllm-obs top", _USAGE, _DESCRIPTION)
+    parser.add_argument(
+        "--url", default=None, metavar="URL", help="the inspector's address [the newest live run's]"
+    )
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="time between looks [1]")
+    parser.add_argument("--once", action="store_true", help="print one look and end")
+    parser.add_argument("--json", action="store_true", help="print one look as JSON and end")
+    return parser

@@ -1,0 +1,168 @@
+"""OWN_METRICS: what only vllm-obs tells, `vllm_obs_…`."""
+
+from vllm_obs.telemetry.catalogue_row import ENGINE_LABELS, Kind, Metric
+from vllm_obs.telemetry.invariants import LAWS
+from vllm_obs.telemetry.stages import STAGES
+
+WAIT_REASONS = (
+    "max_num_seqs", "token_budget", "kv_blocks", "grammar", "lora_slots", "remote_kv", "priority", "paused",
+    "step_in_progress", "head_of_line",
+)  # fmt: skip
+STEP_PHASES = ("schedule", "prepare", "forward", "sample", "update", "other")
+PREEMPTION_REASONS = ("kv_blocks", "priority")
+BLOCK_STATES = ("active", "cached", "free")
+QUEUES = ("inbox", "waiting", "steps_in_flight", "open_http", "open_sequences", "undelivered_deltas")
+ERROR_TYPES = (
+    "invalid_http", "invalid_json", "invalid_body", "invalid_value", "unsupported", "unsupported_media_type",
+    "empty_prompt", "model_not_found", "not_found", "method_not_allowed", "too_deep", "too_large",
+    "too_many_sequences", "context_length_exceeded", "unauthorized", "forbidden", "timeout", "overloaded",
+    "shutting_down", "engine_dead", "not_ready", "invalid_logits", "internal_error",
+)  # fmt: skip
+"""The words an error reply carries. A test holds them to the engine's."""
+
+ERROR_PLACES = ("http", "sequence", "step", "frame")
+SIGNALS = ("spans", "metrics")
+
+# fmt: off
+STAGE_BUCKETS = (
+    0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    300.0, 1800.0,
+)
+PHASE_BUCKETS = (
+    0.00001, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    10.0,
+)
+# fmt: on
+
+
+def _engine(name: str, kind: Kind, text: str, **values: tuple[str, ...]) -> Metric:
+    return Metric(f"vllm_obs_{name}", kind, text, (*ENGINE_LABELS, *values), values=values)
+
+
+def _timed(name: str, buckets: tuple[float, ...], text: str, **values: tuple[str, ...]) -> Metric:
+    return Metric(f"vllm_obs_{name}", "histogram", text, (*ENGINE_LABELS, *values), buckets, values)
+
+
+def _process(name: str, kind: Kind, text: str, labels: tuple[str, ...] = ("role", "rank")) -> Metric:
+    return Metric(f"vllm_obs_{name}", kind, text, labels, needs_stats=False)
+
+
+_REQUESTS = (
+    _timed(
+        "request_stage_seconds",
+        STAGE_BUCKETS,
+        "Time each ended sequence was in a stage; only stages it was in. They sum to its latency.",
+        stage=STAGES,
+    ),
+    _engine(
+        "request_wait_seconds_total", "counter", "Time ended sequences waited, by the reason.", reason=WAIT_REASONS
+    ),
+    _engine(
+        "discarded_tokens_total",
+        "counter",
+        "Tokens the engine made that the API server had no more use for: after an abort or a stop string.",
+    ),
+    Metric(
+        "vllm_obs_errors_total",
+        "counter",
+        "Errors by where they showed and what kind they were.",
+        ("where", "type"),
+        needs_stats=False,
+    ),
+)
+
+_STEPS = (
+    _timed(
+        "step_seconds",
+        PHASE_BUCKETS,
+        "Time of each step by phase; other is the wire, waiting and what is between the phases.",
+        phase=STEP_PHASES,
+    ),
+    _engine("steps_total", "counter", "Steps by how they ended.", outcome=("answered", "failed")),
+    _engine(
+        "engine_loop_seconds_total",
+        "counter",
+        "Time the engine had a step to do, or none.",
+        state=("busy", "idle"),
+    ),
+    _engine("wasted_rows_total", "counter", "Rows computed for sequences that had left before the step answered."),
+    _engine("preemptions_total", "counter", "Preemptions by what was short.", reason=PREEMPTION_REASONS),
+    _engine("preempted_tokens_total", "counter", "Tokens whose keys and values preemption threw away."),
+    _engine("recomputed_tokens_total", "counter", "Tokens computed again after a preemption."),
+    _engine(
+        "estimated_flops_total", "counter", "Floating-point operations of the steps, attention's own left out."
+    ),
+    _engine(
+        "estimated_read_bytes_total", "counter", "Bytes of weights and cached keys and values that steps read."
+    ),
+    _engine("estimated_write_bytes_total", "counter", "Bytes of keys and values that steps wrote."),
+)
+
+_LEVELS = (
+    _engine("kv_blocks", "gauge", "KV blocks: held, cached and free to evict, or empty.", state=BLOCK_STATES),
+    _engine("kv_tokens", "gauge", "Token slots of the KV cache that hold a sequence's keys and values."),
+    _engine(
+        "kv_token_occupancy_ratio",
+        "gauge",
+        "The same as a share of all slots; what vllm:kv_cache_usage_perc is above it is lost to unfilled blocks.",
+    ),
+    Metric(
+        "vllm_obs_queue_depth",
+        "gauge",
+        "What waits in each queue on a request's way, over all processes.",
+        ("queue",),
+        values={"queue": QUEUES},
+    ),
+    _timed(
+        "ipc_delay_seconds",
+        PHASE_BUCKETS,
+        "From sending to taking: a request on its way to the core, or a step's tokens on their way back.",
+        direction=("request", "output"),
+    ),
+)
+
+_PROCESSES = (
+    _process("process_cpu_seconds_total", "counter", "CPU time of each process, user and system."),
+    _process("process_resident_memory_bytes", "gauge", "Memory of each process that is in RAM."),
+    _process("process_open_fds", "gauge", "Files and sockets each process has open."),
+    _process("process_threads", "gauge", "Threads of each process."),
+    _process("startup_seconds", "gauge", "Length of each part of a start-up.", ("role", "rank", "phase")),
+    Metric(
+        "vllm_obs_event_loop_lag_seconds",
+        "histogram",
+        "How late an API server's event loop ran, at worst in each second.",
+        ("role", "rank"),
+        PHASE_BUCKETS,
+        needs_stats=False,
+    ),
+    Metric(
+        "vllm_obs_build_info", "gauge", "The version that runs; the value is 1.", ("version",), needs_stats=False
+    ),
+)
+
+_TELEMETRY = (
+    _process("recorder_records_total", "counter", "Records read from each process."),
+    _process("recorder_lost_records_total", "counter", "Records overwritten or torn before they were read."),
+    Metric(
+        "vllm_obs_exporter_failures_total",
+        "counter",
+        "Exports that an OTLP endpoint did not take.",
+        ("signal",),
+        values={"signal": SIGNALS},
+        needs_stats=False,
+    ),
+    _process("dropped_spans_total", "counter", "Spans dropped because of a full queue or a dead endpoint.", ()),
+    Metric(
+        "vllm_obs_invariant_violations_total",
+        "counter",
+        "How often each conservation law was found broken.",
+        ("invariant",),
+        values={"invariant": tuple(LAWS)},
+        needs_stats=False,
+    ),
+    _process("telemetry_cpu_seconds_total", "counter", "CPU time of the Observer.", ()),
+    _process("telemetry_detail_level", "gauge", "Trace detail in force, 0 to 3.", ()),
+    _process("trace_sample_ratio", "gauge", "Share of new traces that are sampled.", ()),
+)
+
+OWN_METRICS: tuple[Metric, ...] = (*_REQUESTS, *_STEPS, *_LEVELS, *_PROCESSES, *_TELEMETRY)

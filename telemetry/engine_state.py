@@ -1,0 +1,259 @@
+"""EngineState: one engine process as its records tell it: description, queues, steps, blocks and sequences."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from vllm_obs.telemetry.block_map import BlockMap
+from vllm_obs.telemetry.invariants import Invariants
+from vllm_obs.telemetry.ledger_builder import LedgerBuilder
+from vllm_obs.telemetry.records import (
+    BlocksCached,
+    BlocksChanged,
+    BlocksKeyframe,
+    EngineDescribed,
+    EngineStateChanged,
+    OutputsTaken,
+    Record,
+    RequestKeyframe,
+    RequestReleased,
+    RequestTaken,
+    StepAnswered,
+    StepFailed,
+    StepPlanned,
+    WorkerStep,
+)
+from vllm_obs.telemetry.run_snapshot import AWAKE
+from vllm_obs.telemetry.sequence_book import SequenceBook
+from vllm_obs.telemetry.step_history import StepFacts, StepHistory, share_columns
+from vllm_obs.telemetry.view import Source, View
+
+MAX_OPEN_STEPS = 256
+MAX_EARLY_STEPS = 64
+WORKER_GRACE_NS = 2 * 10**9
+"""So long after a step is over its closing waits for ranks that have not recorded their part."""
+
+
+class EngineState:
+    """One engine process, from its first record on. `state` is its word for itself (awake, paused, …)."""
+
+    def __init__(self, source: Source, book: SequenceBook, view: View, laws: Invariants) -> None:
+        self.source = source
+        self.label = source.engine or "0"
+        self.described: EngineDescribed | None = None
+        self.state = AWAKE
+        self.state_since = 0
+        self.steps = StepHistory()
+        self.blocks = BlockMap()
+        self.builder = LedgerBuilder(self.label, book, laws)
+        self.last_planned: StepPlanned | None = None
+        self.last_answered: StepAnswered | None = None
+        self.is_gone = False
+        self.open_steps: dict[int, StepFacts] = {}
+        self._view = view
+        self._laws = laws
+        self._early: OrderedDict[int, list[WorkerStep | OutputsTaken]] = OrderedDict()
+        self._first_sure_step: int | None = 0
+        self._levels_step = 0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            EngineDescribed: self._describe,
+            EngineStateChanged: self._change_state,
+            RequestTaken: self.builder.taken,
+            RequestReleased: self._released,
+            StepPlanned: self._planned,
+            StepAnswered: self._answered,
+            StepFailed: self._failed,
+            BlocksChanged: self._blocks_changed,
+            BlocksCached: self._blocks_cached,
+            BlocksKeyframe: self._blocks_keyframe,
+            RequestKeyframe: self._request_keyframe,
+        }
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that run now, idle engine or not."""
+        return self.builder.roster.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait now, preempted ones included."""
+        return self.builder.roster.num_waiting
+
+    def apply(self, record: Record) -> None:
+        """A record of the core."""
+        self._handlers[type(record)](record)
+
+    def add_worker(self, record: WorkerStep) -> None:
+        """A rank recorded its part of a step."""
+        facts = self.steps.get(record.step)
+        if facts is None:
+            self._keep_early(record.step, record)
+        elif record.received_at >= facts.planned.schedule_begun_at:
+            facts.workers.append(record)
+            self._close_if_whole(facts)
+
+    def add_outputs(self, record: OutputsTaken) -> None:
+        """An API server took a step's message."""
+        facts = self.steps.get(record.step)
+        if facts is None:
+            self._keep_early(record.step, record)
+        elif record.taken_at >= facts.planned.schedule_begun_at:
+            facts.outputs.append(record)
+
+    def lost(self) -> None:
+        """Records of the core are missing from here on."""
+        self.builder.lost()
+        self.blocks.lost()
+        self._first_sure_step = None
+        self._levels_step = 0
+
+    def gone(self) -> None:
+        """The process is dead and all that it recorded was applied."""
+        self.is_gone = True
+        for facts in list(self.open_steps.values()):
+            self._close(facts)
+        self.builder.gone()
+
+    def tick(self, now: int) -> None:
+        """Close what waited too long for a rank."""
+        for facts in list(self.open_steps.values()):
+            if facts.is_over and now > _over_at(facts) + WORKER_GRACE_NS:
+                self._close(facts)
+
+    def _describe(self, record: EngineDescribed) -> None:
+        self.described = record
+        self.blocks.resize(record.num_blocks)
+
+    def _change_state(self, record: EngineStateChanged) -> None:
+        self.state, self.state_since = record.state, record.changed_at
+        if record.state == AWAKE:
+            self.builder.resumed()
+        else:
+            self.builder.paused(record.changed_at)
+
+    def _planned(self, record: StepPlanned) -> None:
+        self._check_order(record)
+        self._check_levels(record)
+        self.last_planned = record = share_columns(record, self.last_planned)
+        facts = StepFacts(self.label, record)
+        self.steps.add(facts)
+        self.builder.planned(record)
+        if not self.blocks.is_exact and self.builder.roster.is_exact:
+            self.blocks.keep_only(set(self.builder.roster.ledgers))
+        self.open_steps[record.step] = facts
+        if len(self.open_steps) > MAX_OPEN_STEPS:
+            self._close(next(iter(self.open_steps.values())))
+        self._add_early(facts)
+        self._close_if_whole(facts)
+
+    def _answered(self, record: StepAnswered) -> None:
+        facts = self.open_steps.get(record.step)
+        if facts is not None and record.request_ids == facts.planned.request_ids:
+            record = record._replace(request_ids=facts.planned.request_ids)
+        self.last_answered = record = share_columns(record, self.last_answered)
+        if facts is None or facts.is_over:
+            self._misordered(record)
+        self._check_map(record)
+        self.builder.answered(record)
+        if facts is not None and not facts.is_over:
+            facts.answered = record
+            self._close_if_whole(facts)
+
+    def _failed(self, record: StepFailed) -> None:
+        self._levels_step = 0
+        self.builder.failed(record)
+        facts = self.open_steps.get(record.step)
+        # A step whose planning failed was never planned.
+        if facts is not None:
+            facts.failed = record
+            self._close(facts)
+
+    def _released(self, record: RequestReleased) -> None:
+        self.builder.released(record)
+        self.blocks.forget(record.request_id)
+
+    def _blocks_changed(self, record: BlocksChanged) -> None:
+        self.blocks.changed(record)
+
+    def _blocks_cached(self, record: BlocksCached) -> None:
+        self.blocks.cached(record)
+
+    def _blocks_keyframe(self, record: BlocksKeyframe) -> None:
+        num_wrong = self.blocks.blocks_keyframe(record)
+        if num_wrong:
+            last = record.first_block + len(record.reference_counts) - 1
+            evidence = f"{num_wrong} of the blocks {record.first_block} to {last} differ from the keyframe"
+            self._laws.report("block_map", self.builder.over_at, f"step {record.step}", evidence)
+
+    def _request_keyframe(self, record: RequestKeyframe) -> None:
+        self.builder.keyframe(record)
+        if self.blocks.request_keyframe(record):
+            evidence = "its block table differs from the keyframe"
+            self._laws.report("block_map", self.builder.over_at, record.request_id, evidence)
+
+    def _check_order(self, record: StepPlanned) -> None:
+        last = self.last_planned
+        if last is not None and record.step <= last.step:
+            self._laws.report("step_order", record.schedule_ended_at, f"step {record.step}", f"after {last.step}")
+        if self._first_sure_step is None:
+            self._first_sure_step = record.step
+
+    def _misordered(self, record: StepAnswered) -> None:
+        step, at = record.step, record.updated_at
+        if self.steps.get(step) is not None:
+            self._laws.report("step_order", at, f"step {step}", "answered again when it was over")
+        elif self._first_sure_step is not None and step >= self._first_sure_step:
+            self._laws.report("step_order", at, f"step {step}", "answered without having been planned")
+
+    def _check_levels(self, record: StepPlanned) -> None:
+        self._levels_step = record.step
+        num_levels = record.num_active_blocks + record.num_cached_blocks + record.num_free_blocks
+        if self.described is not None and num_levels != self.described.num_blocks:
+            evidence = (
+                f"{record.num_active_blocks} active + {record.num_cached_blocks} cached + "
+                f"{record.num_free_blocks} free of {self.described.num_blocks}"
+            )
+            self._laws.report("blocks", record.schedule_ended_at, f"step {record.step}", evidence)
+
+    def _check_map(self, record: StepAnswered) -> None:
+        """When a plan's own block changes have come and nothing else, the map has the levels that the plan saw."""
+        planned = self.last_planned
+        if planned is None or planned.step != record.step or self._levels_step != record.step:
+            return
+        self._levels_step = 0
+        levels = (planned.num_active_blocks, planned.num_cached_blocks, planned.num_free_blocks)
+        if self.blocks.is_exact and self.blocks.levels != levels:
+            evidence = f"active, cached, free: {tuple(self.blocks.levels)} in the map, {levels} in the core"
+            self._laws.report("block_map", record.updated_at, f"step {record.step}", evidence)
+
+    def _keep_early(self, step: int, record: WorkerStep | OutputsTaken) -> None:
+        """Another process's ring was read further than the core's."""
+        if self.last_planned is not None and step <= self.last_planned.step:
+            return
+        self._early.setdefault(step, []).append(record)
+        if len(self._early) > MAX_EARLY_STEPS:
+            self._early.popitem(last=False)
+
+    def _add_early(self, facts: StepFacts) -> None:
+        for record in self._early.pop(facts.step, ()):
+            if isinstance(record, WorkerStep):
+                self.add_worker(record)
+            else:
+                self.add_outputs(record)
+
+    def _close_if_whole(self, facts: StepFacts) -> None:
+        num_ranks = self.described.world_size if self.described is not None else 1
+        if facts.is_over and (len(facts.workers) >= num_ranks or not facts.planned.request_ids):
+            self._close(facts)
+
+    def _close(self, facts: StepFacts) -> None:
+        self.open_steps.pop(facts.step, None)
+        if not facts.is_closed:
+            facts.is_closed = True
+            self._view.step_closed(facts)
+
+
+def _over_at(facts: StepFacts) -> int:
+    if facts.answered is not None:
+        return facts.answered.updated_at
+    return facts.failed.failed_at if facts.failed is not None else facts.planned.schedule_ended_at

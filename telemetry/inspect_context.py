@@ -1,0 +1,57 @@
+"""InspectContext: what the inspector's routes answer from, and how their answers are written."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+from starlette.responses import JSONResponse
+
+from vllm_obs.telemetry.inspect_events import EventHub
+from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.observer_config import ObserverConfig
+
+
+class QuantileSource(Protocol):
+    """The quantiles of the run's latencies (`telemetry/quantiles.py`)."""
+
+    def summary(self, window: str, now: int, engine: str | None = None) -> dict[str, Any]:
+        """Each measure's summary over a window that ends now."""
+
+
+@dataclass
+class InspectContext:
+    """`catch_up` drains what was recorded up to now; `render_metrics` makes the body and content type of /metrics
+    for an Accept header; `export_counts` says what became of spans."""
+
+    observer: Observer
+    config: ObserverConfig
+    catch_up: Callable[[], Awaitable[None]]
+    render_metrics: Callable[[str], tuple[bytes, str]]
+    quantiles: QuantileSource
+    export_counts: Callable[[], Mapping[str, int]]
+    hub: EventHub = field(default_factory=EventHub)
+
+
+class Answer(JSONResponse):
+    """A JSON reply, written by orjson; never kept by a cache."""
+
+    def __init__(self, content: Any, status_code: int = 200) -> None:
+        super().__init__(content, status_code, headers={"cache-control": "no-store"})
+
+    def render(self, content: Any) -> bytes:
+        """The body."""
+        return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+
+
+class InspectError(Exception):
+    """What was asked for cannot be answered; `status` is HTTP's."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+    def answer(self) -> Answer:
+        """The reply, in the error shape of the API server."""
+        kind = "not_found" if self.status == 404 else "not_implemented" if self.status == 501 else "invalid_value"
+        return Answer({"error": {"message": str(self), "type": kind, "code": self.status}}, self.status)

@@ -1,0 +1,106 @@
+"""EventHub: sends what is new to every client of `/inspect/events`, and drops the clients that do not read it."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+MAX_CLIENTS = 16
+MAX_QUEUED_EVENTS = 8
+SEND_TIMEOUT_SECONDS = 5.0
+"""A client whose socket has taken nothing for so long is gone or asleep."""
+RETRY_MS = 2000
+
+
+class EventClient:
+    """One reader: the events it has yet to be sent, at most MAX_QUEUED_EVENTS."""
+
+    def __init__(self) -> None:
+        self.events: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED_EVENTS)
+        self.is_dropped = asyncio.Event()
+
+    def offer(self, event: bytes) -> None:
+        """Queue an event; a client that is behind by the whole queue is dropped, and may come again."""
+        try:
+            self.events.put_nowait(event)
+        except asyncio.QueueFull:
+            self.is_dropped.set()
+
+
+class EventHub:
+    """Who listens. An event is encoded once, whatever the number of clients."""
+
+    def __init__(self) -> None:
+        self.clients: set[EventClient] = set()
+        self.num_dropped = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another client has to be refused."""
+        return len(self.clients) >= MAX_CLIENTS
+
+    def publish(self, name: str, number: int, content: Any) -> None:
+        """Send an event to all clients. `number` grows from event to event."""
+        body = orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
+        event = b"id: %d\nevent: %s\ndata: %s\n\n" % (number, name.encode(), body)
+        for client in self.clients:
+            client.offer(event)
+
+    def leave(self, client: EventClient) -> None:
+        """Forget a client."""
+        self.num_dropped += client.is_dropped.is_set()
+        self.clients.discard(client)
+
+    def close(self) -> None:
+        """End all streams."""
+        for client in self.clients:
+            client.is_dropped.set()
+
+
+class EventStream(Response):
+    """The reply to one client: an endless text/event-stream until the client leaves or is dropped."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, hub: EventHub) -> None:
+        super().__init__(headers={"cache-control": "no-store"})
+        del self.headers["content-length"]
+        self._hub = hub
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the end."""
+        client = EventClient()
+        self._hub.clients.add(client)
+        leaving = [asyncio.ensure_future(_left(receive)), asyncio.ensure_future(client.is_dropped.wait())]
+        sending = asyncio.ensure_future(self._send_all(client, send))
+        try:
+            await asyncio.wait([*leaving, sending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._hub.leave(client)
+            for task in (*leaving, sending):
+                task.cancel()
+            await asyncio.gather(*leaving, sending, return_exceptions=True)
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_all(self, client: EventClient, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        await send(start)
+        event = b"retry: %d\n\n" % RETRY_MS
+        while not client.is_dropped.is_set():
+            try:
+                async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+            except TimeoutError:
+                client.is_dropped.set()
+                return
+            event = await client.events.get()
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

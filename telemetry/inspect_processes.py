@@ -1,0 +1,129 @@
+"""The inspector's view of processes: who runs, what each does right now, and how each started."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from vllm_obs.telemetry.process_table import ProcessFacts, ProcessTable
+from vllm_obs.telemetry.ring import RingError
+from vllm_obs.telemetry.ring_header import RingHeader
+from vllm_obs.telemetry.ring_reader import RingReader
+
+NS = 1e9
+
+Row = dict[str, Any]
+
+
+def process_rows(table: ProcessTable, run_dir: Path | None, now: int) -> list[Row]:
+    """Every process of the run that is known, oldest first; of a recording what it holds of them.
+
+    `state` is starting, ready, exited (in order, or its owner saw its end) or gone (killed, and nobody said).
+    """
+    rows: dict[tuple[str, int], Row] = {}
+    for process in table.all():
+        rows[process.role, process.pid] = _blank(process)
+    for header, name, is_alive in _headers(run_dir):
+        blank = _blank(ProcessFacts(header.role, header.pid, started_at=header.started_at))
+        _put_header(rows.setdefault((header.role, header.pid), blank), header, name, is_alive, now)
+    for row in rows.values():
+        if run_dir is not None and row["state"] in ("starting", "ready"):
+            _put_resources(row)
+    return sorted(rows.values(), key=lambda row: row["started_at"] or 0)
+
+
+def start_up(table: ProcessTable) -> list[dict[str, Any]]:
+    """How each process started: its named phases, and the share (0 to 1) of the time to READY they account for."""
+    return [_start_of(process) for process in table.all() if process.phases or process.ready_at]
+
+
+def _start_of(process: ProcessFacts) -> dict[str, Any]:
+    phases = sorted(process.phases, key=lambda phase: phase.begun_at)
+    is_ready = process.ready_at >= process.started_at > 0
+    return {
+        "role": process.role,
+        "pid": process.pid,
+        "started_at": process.started_at or None,
+        "ready_at": process.ready_at or None,
+        "seconds": (process.ready_at - process.started_at) / NS if is_ready else None,
+        "accounted": process.accounted_share if is_ready else None,
+        "phases": [
+            {
+                "phase": phase.phase,
+                "begun_at": phase.begun_at,
+                "ended_at": phase.ended_at,
+                "seconds": (phase.ended_at - phase.begun_at) / NS,
+            }
+            for phase in phases
+        ],
+    }
+
+
+def _blank(process: ProcessFacts) -> Row:
+    return {
+        "role": process.role,
+        "pid": process.pid,
+        "parent_pid": None,
+        "title": "",
+        "state": process.state,
+        "started_at": process.started_at or None,
+        "ready_at": process.ready_at or None,
+        "exited_at": process.exited_at or None,
+        "exit_code": process.exit_code,
+        "activity": "unknown",
+        "activity_seconds": None,
+        "heartbeat_age_seconds": None,
+        "step": None,
+        "progress": None,
+        "num_records": None,
+        "num_dropped_records": None,
+        "ring": "",
+        "cpu_seconds": None,
+        "rss_bytes": None,
+        "num_threads": None,
+    }
+
+
+def _headers(run_dir: Path | None) -> Iterator[tuple[RingHeader, str, bool]]:
+    for path in sorted(run_dir.glob("*.ring")) if run_dir else ():
+        try:
+            with RingReader(path) as reader:
+                yield reader.header(), path.name, reader.is_writer_alive()
+        except (RingError, OSError):
+            continue
+
+
+def _put_header(row: Row, header: RingHeader, name: str, is_alive: bool, now: int) -> None:
+    if not is_alive and header.closed_at:
+        row |= {"state": "exited", "exited_at": row["exited_at"] or header.closed_at}
+    elif not is_alive and row["exited_at"] is None:
+        row["state"] = "gone"
+    row |= {
+        "started_at": row["started_at"] or header.started_at,
+        "activity": header.activity.label,
+        "activity_seconds": max(0, now - header.activity_at) / NS,
+        "heartbeat_age_seconds": max(0, now - header.heartbeat_at) / NS if is_alive else None,
+        "step": header.step,
+        "progress": header.progress,
+        "num_records": header.sequence,
+        "num_dropped_records": header.num_unencodable + header.num_oversized,
+        "ring": name,
+    }
+
+
+def _put_resources(row: Row) -> None:
+    """What the kernel says of a process that lives."""
+    try:
+        process = psutil.Process(row["pid"])
+        with process.oneshot():
+            times = process.cpu_times()
+            row |= {
+                "parent_pid": process.ppid(),
+                "title": " ".join(process.cmdline())[:120].strip(),
+                "cpu_seconds": times.user + times.system,
+                "rss_bytes": process.memory_info().rss,
+                "num_threads": process.num_threads(),
+            }
+    except psutil.Error:
+        row["state"] = "gone"

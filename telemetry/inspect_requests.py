@@ -1,0 +1,242 @@
+"""The inspector's view of requests: rows for a list, and everything about one."""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+
+from vllm_obs.telemetry.explain import Ahead, explain
+from vllm_obs.telemetry.inspect_context import InspectError
+from vllm_obs.telemetry.ledger import SequenceLedger
+from vllm_obs.telemetry.records import HttpRequestEnded
+from vllm_obs.telemetry.run_state import RunState
+from vllm_obs.telemetry.stages import ns_by_reason, ns_by_stage
+
+MAX_DUPLICATES = 16
+MAX_COMPANIONS = 16
+COMPANY_STEPS = 512
+FAILED_STATUS = 400
+NS = 1e9
+
+StateFilter = Literal["live", "submitted", "waiting", "running", "preempted", "ended"]
+
+
+class RequestFilter(NamedTuple):
+    """Which sequences a list shows; all conditions have to hold. `cursor` is that of the page before."""
+
+    state: StateFilter | None
+    min_seconds: float
+    failed_only: bool
+    limit: int
+    cursor: str | None
+
+
+def request_list(state: RunState, now: int, wanted: RequestFilter) -> dict[str, Any]:
+    """A page of rows, newest first; `cursor` asks for the next page and is None after the last."""
+    below = _position(wanted.cursor)
+    found = (ledger for ledger in _in_state(state, wanted.state) if _is_wanted(ledger, now, wanted, below))
+    page = heapq.nlargest(wanted.limit + 1, found, key=_order)
+    rows = [request_row(state, ledger, now) for ledger in page[: wanted.limit]]
+    more = len(page) > wanted.limit
+    return {
+        "requests": rows,
+        "cursor": _cursor(page[wanted.limit - 1]) if more else None,
+        "refused": _refused(state, wanted) if wanted.failed_only else [],
+        "num_live": len(state.sequences),
+        "num_ended": len(state.ended),
+    }
+
+
+def request_row(state: RunState, ledger: SequenceLedger, now: int) -> dict[str, Any]:
+    """One sequence in a list. Live ones are as of `now`."""
+    submitted, ended = ledger.submitted, ledger.ended
+    state.intervals(ledger, now)  # brings a waiting one's reason up to date
+    last_token_age = (now - ledger.last_token_at) / NS if ledger.last_token_at else None
+    return {
+        "request_id": submitted.request_id,
+        "http_id": submitted.http_id,
+        "external_id": submitted.external_id,
+        "sequence_index": submitted.sequence_index,
+        "num_sequences": submitted.num_sequences,
+        "client_index": submitted.client_index,
+        "engine": ledger.engine,
+        "model": submitted.model,
+        "operation": submitted.operation,
+        "is_streamed": submitted.is_streamed,
+        "state": ledger.state,
+        "stage": "" if ledger.is_closed else ledger.stage,
+        "reason": "" if ledger.is_closed else ledger.reason,
+        "received_at": submitted.received_at,
+        "latency_ns": _latency_ns(ledger, now),
+        "num_prompt_tokens": submitted.num_prompt_tokens,
+        "num_output_tokens": ended.num_output_tokens if ended else ledger.num_output_tokens,
+        "num_cached_tokens": ledger.num_cached_tokens,
+        "num_preemptions": ledger.num_preemptions,
+        "last_token_age_seconds": None if ended else last_token_age,
+        "finish_reason": ended.finish_reason if ended else "",
+        "error": ended.error if ended else "",
+        "status": ledger.http.status if ledger.http else None,
+        "is_partial": ledger.is_partial,
+    }
+
+
+def one_request(state: RunState, now: int, name: str) -> dict[str, Any]:
+    """All sequences known by that id or label, newest first. Raises InspectError (404) where there is none."""
+    ledgers = sorted(state.find(name), key=_order, reverse=True)
+    http = [ended for ended in state.http if name in (ended.http_id, ended.external_id)]
+    if not ledgers and not http:
+        raise InspectError(f"no request of the last minutes has the id or label {name[:64]!r}", 404)
+    whole = {ledger.submitted.http_id or ledger.request_id for ledger in ledgers} | {
+        ended.http_id for ended in http
+    }
+    shown = ledgers[:MAX_DUPLICATES]
+    return {
+        "name": name,
+        "num_requests": len(whole),
+        "num_sequences": len(ledgers),
+        "num_left_out": len(ledgers) - len(shown),
+        "sequences": [one_sequence(state, ledger, now) for ledger in shown],
+        "http": [ended._asdict() for ended in http[-MAX_DUPLICATES:]],
+    }
+
+
+def one_sequence(state: RunState, ledger: SequenceLedger, now: int) -> dict[str, Any]:
+    """Everything about one sequence: its row, stages, waits, steps, and where its time went in words."""
+    intervals = state.intervals(ledger, now)
+    ahead = ahead_of(state, ledger)
+    return request_row(state, ledger, now) | {
+        "explanation": explain(ledger, intervals, ahead),
+        "ahead": ahead._asdict(),
+        "stage_ns": ns_by_stage(intervals),
+        "waits": ns_by_reason(intervals),
+        "intervals": {
+            "stages": [interval.stage for interval in intervals],
+            "begun_at": [interval.begun_at for interval in intervals],
+            "ended_at": [interval.ended_at for interval in intervals],
+            "reasons": [interval.reason for interval in intervals],
+        },
+        "steps": _step_columns(ledger),
+        "first_step": ledger.first_step,
+        "last_step": ledger.last_step,
+        "num_steps": ledger.num_steps,
+        "companions": companions_of(state, ledger),
+        "peak_company": ledger.peak_company,
+        "mean_company": ledger.mean_company,
+        "num_recomputed_tokens": ledger.num_recomputed_tokens,
+        "num_prefill_computed_tokens": ledger.num_prefill_computed_tokens,
+        "first_token_at": ledger.first_token_at,
+        "last_token_at": ledger.last_token_at,
+        "submitted": ledger.submitted._asdict(),
+        "ended": ledger.ended._asdict() if ledger.ended else None,
+        "released": ledger.released._asdict() if ledger.released else None,
+    }
+
+
+def ahead_of(state: RunState, ledger: SequenceLedger) -> Ahead:
+    """Who was running, and who was waiting, in its engine when it came; of those that are still known."""
+    num_running = num_waiting = 0
+    taken_at = ledger.taken_at
+    for other in chain(state.sequences.values(), state.ended):
+        if other is ledger or other.engine != ledger.engine or not 0 < other.taken_at < taken_at:
+            continue
+        if 0 < _left_engine_at(other) <= taken_at:
+            continue
+        is_running = 0 < _admitted_at(other) <= taken_at
+        num_running += is_running
+        num_waiting += not is_running
+    return Ahead(num_running, num_waiting)
+
+
+def companions_of(state: RunState, ledger: SequenceLedger) -> dict[str, int]:
+    """The sequences that shared most of its last COMPANY_STEPS steps: id → number of them."""
+    engine = state.engines.get(ledger.engine)
+    shared: Counter[str] = Counter()
+    for step, _, _ in ledger.steps[-COMPANY_STEPS:]:
+        facts = engine.steps.get(step) if engine is not None else None
+        if facts is not None:
+            shared.update(facts.planned.request_ids)
+    shared.pop(ledger.request_id, None)
+    return dict(shared.most_common(MAX_COMPANIONS))
+
+
+def _admitted_at(ledger: SequenceLedger) -> int:
+    """When it was first scheduled, 0 if it never was."""
+    if not ledger.num_steps:
+        return 0
+    queued = [interval.ended_at for interval in ledger.intervals if interval.stage == "queue"]
+    return queued[-1] if queued else ledger.taken_at
+
+
+def _left_engine_at(ledger: SequenceLedger) -> int:
+    """When it gave its blocks back, 0 while it has them."""
+    if ledger.released is not None:
+        return ledger.released.released_at
+    return ledger.ended_at if ledger.is_closed else 0
+
+
+def _step_columns(ledger: SequenceLedger) -> dict[str, list[int]]:
+    steps = ledger.steps
+    return {
+        "step": [step for step, _, _ in steps],
+        "num_scheduled_tokens": [num_tokens for _, num_tokens, _ in steps],
+        "num_computed_tokens": [num_computed for _, _, num_computed in steps],
+    }
+
+
+def _latency_ns(ledger: SequenceLedger, now: int) -> int:
+    return ledger.latency_ns if ledger.is_closed else max(ledger.latency_ns, now - ledger.submitted.received_at)
+
+
+def _in_state(state: RunState, wanted: StateFilter | None) -> Iterator[SequenceLedger]:
+    live: Iterable[SequenceLedger] = state.sequences.values()
+    if wanted is None:
+        return iter(chain(live, state.ended))
+    if wanted == "live":
+        return (ledger for ledger in live if ledger.ended is None)
+    if wanted == "ended":
+        # One that has ended stays among the live until all its records have come.
+        return (ledger for ledger in chain(live, state.ended) if ledger.state == "ended")
+    return (ledger for ledger in live if ledger.state == wanted)
+
+
+def _is_wanted(ledger: SequenceLedger, now: int, wanted: RequestFilter, below: tuple[int, str] | None) -> bool:
+    if below is not None and _order(ledger) >= below:
+        return False
+    if wanted.failed_only and not _is_failed(ledger):
+        return False
+    return _latency_ns(ledger, now) >= wanted.min_seconds * NS
+
+
+def _is_failed(ledger: SequenceLedger) -> bool:
+    if ledger.http is not None and ledger.http.status >= FAILED_STATUS:
+        return True
+    return ledger.ended is not None and (ledger.ended.finish_reason == "error" or bool(ledger.ended.error))
+
+
+def _refused(state: RunState, wanted: RequestFilter) -> list[dict[str, Any]]:
+    """HTTP requests that were answered with an error, newest first."""
+    refused = (ended for ended in reversed(state.http) if _is_refused(ended, wanted))
+    return [ended._asdict() for ended, _ in zip(refused, range(wanted.limit), strict=False)]
+
+
+def _is_refused(ended: HttpRequestEnded, wanted: RequestFilter) -> bool:
+    return ended.status >= FAILED_STATUS and ended.ended_at - ended.received_at >= wanted.min_seconds * NS
+
+
+def _order(ledger: SequenceLedger) -> tuple[int, str]:
+    return ledger.submitted.received_at, ledger.request_id
+
+
+def _cursor(ledger: SequenceLedger) -> str:
+    received_at, request_id = _order(ledger)
+    return f"{received_at}:{request_id}"
+
+
+def _position(cursor: str | None) -> tuple[int, str] | None:
+    if cursor is None:
+        return None
+    received_at, colon, request_id = cursor.partition(":")
+    if not colon or not received_at.isdigit():
+        raise InspectError(f"{cursor[:64]!r} is not a cursor of this list", 400)
+    return int(received_at), request_id

@@ -1,0 +1,88 @@
+"""LiveSequences: the sequences one engine holds now, with what its counters need to know of each."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+MAX_SEQUENCES = 65_536
+"""The engine's own limit; the oldest would go, which happens only after records were lost."""
+
+
+@dataclass(slots=True)
+class LiveSequence:
+    """One sequence between its taking and its release.
+
+    `num_counted_tokens` of its prompt are in the counters; `num_computed_tokens` are in its `num_blocks` blocks
+    as planned, `num_high_tokens` the most that were ever answered.
+    """
+
+    request_id: str
+    num_prompt_tokens: int
+    is_running: bool = False
+    num_counted_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_high_tokens: int = 0
+    num_blocks: int = 0
+
+    def is_plain_decode(self, begin: int) -> bool:
+        """Whether what is computed from `begin` on is neither prompt that is to be counted nor recomputed."""
+        return begin >= self.num_high_tokens and self.num_counted_tokens >= self.num_prompt_tokens
+
+    def lose_blocks(self) -> None:
+        """It was preempted: it waits, and everything will be computed again."""
+        self.is_running = False
+        self.num_computed_tokens = self.num_blocks = 0
+
+
+class LiveSequences:
+    """By request id, at most 65,536."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, LiveSequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[LiveSequence]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._by_id
+
+    @property
+    def num_running(self) -> int:
+        """How many are admitted."""
+        return sum(sequence.is_running for sequence in self)
+
+    def get(self, request_id: str) -> LiveSequence | None:
+        """The sequence, None for one that left or was never seen."""
+        return self._by_id.get(request_id)
+
+    def some(self, request_ids: Iterable[str]) -> Iterator[LiveSequence]:
+        """Those of these that are live."""
+        return filter(None, map(self._by_id.get, request_ids))
+
+    def add(self, sequence: LiveSequence) -> None:
+        """It was taken; where there is no room the oldest is forgotten."""
+        if len(self._by_id) >= MAX_SEQUENCES:
+            del self._by_id[next(iter(self._by_id))]
+        self._by_id[sequence.request_id] = sequence
+
+    def remove(self, request_id: str) -> None:
+        """It left."""
+        self._by_id.pop(request_id, None)
+
+    def num_filled_slots(self, num_active_blocks: int, block_size: int) -> int:
+        """Token slots of the active blocks that are in use. Blocks that sequences share are always full."""
+        unfilled = sum(
+            max(0, sequence.num_blocks * block_size - sequence.num_computed_tokens) for sequence in self
+        )
+        return max(0, num_active_blocks * block_size - unfilled)
+
+    def state(self) -> Any:
+        """All of them in plain values."""
+        return [list(astuple(sequence)) for sequence in self]
+
+    def restore(self, state: Any) -> None:
+        """Go on from a `state`. TypeError if it is none."""
+        self._by_id = {row[0]: LiveSequence(*row) for row in state}

@@ -1,0 +1,136 @@
+"""The life of an Observer process: its rings, its service, READY to its owner, and a tidy end."""
+
+import asyncio
+import gc
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.checkpoint import Checkpoint, Kept, Resumed
+from vllm_obs.telemetry.flight_recorder import open_recorder
+from vllm_obs.telemetry.inspect_server import SOCKET_NAME
+from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.observer_address import remove_address, write_address
+from vllm_obs.telemetry.observer_config import ObserverConfig
+from vllm_obs.telemetry.observer_pipe import READY, ObserverPipe
+from vllm_obs.telemetry.observer_service import ObserverService
+from vllm_obs.telemetry.recorder import ProcessRecorder
+from vllm_obs.telemetry.records import ProcessPhase, ProcessReady, ProcessStarted
+from vllm_obs.telemetry.ring import RingError
+from vllm_obs.telemetry.ring_reader import RingReader
+from vllm_obs.telemetry.ring_tail import RingTail
+
+ROLE = "Observer"
+CHECKPOINT_NAME = "observer.checkpoint"
+RING_BYTES = 64 * 1024
+NUM_OLD_RINGS_KEPT = 3
+END_SECONDS = 5.0
+"""After the order to end everything is given this long, then the process goes as it is."""
+
+_logger = logging.getLogger(__name__)
+
+
+async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: int, imported_at: int) -> None:
+    """Observe until the owner orders the end or is gone. Raises ListenError."""
+    recorder = _open_ring(config.run_dir)
+    recorder.record(
+        ProcessStarted(ROLE, os.getpid(), started_at, time.time_ns() - time.monotonic_ns() + started_at)
+    )
+    recorder.record(ProcessPhase(ROLE, "imports", started_at, imported_at))
+    service = open_service(config)
+    service.recorder = recorder
+    loop = asyncio.get_running_loop()
+
+    def on_end() -> None:
+        loop.call_soon_threadsafe(_end, service)
+
+    pipe.watch(on_end)
+    server = await service.start()
+    ready_at = time.monotonic_ns()
+    recorder.record(ProcessPhase(ROLE, "views and listeners", imported_at, ready_at))
+    recorder.record(ProcessReady(ROLE, os.getpid(), ready_at))
+    recorder.doing(Activity.SERVING)
+    write_address(config.run_dir, server.address, config.api_address)
+    pipe.say(READY, {"inspect_host": server.host, "inspect_port": server.port})
+    # What is loaded now stays; the collector need not look at it again and again.
+    gc.freeze()
+    try:
+        await service.run()
+    finally:
+        recorder.doing(Activity.STOPPING)
+        remove_address(config.run_dir)
+        # Side by side: the owner waits for two seconds in all.
+        await asyncio.gather(server.stop(), service.close())
+        (config.run_dir / SOCKET_NAME).unlink(missing_ok=True)
+        recorder.close()
+
+
+def open_service(config: ObserverConfig) -> ObserverService:
+    """A service over the run's rings that goes on from the last checkpoint, or afresh where there is none to use.
+
+    If any part of a checkpoint cannot be used none is: all that the rings still hold is read again, which tells
+    more than parts that do not belong together.
+    """
+    service = _new_service(config)
+    checkpoint = _checkpoint_of(service)
+    resumed = checkpoint.load()
+    if resumed is not None and resumed.lost_parts:
+        service.views.close(time.monotonic_ns())
+        service, resumed = _new_service(config), None
+        checkpoint = _checkpoint_of(service)
+    _connect(service, checkpoint, resumed)
+    return service
+
+
+def _new_service(config: ObserverConfig) -> ObserverService:
+    observer = Observer(config.run_dir.name, config.run_dir, wall_offset=wall_offset(config.run_dir))
+    return ObserverService(observer, config, root_pid=os.getppid(), variables=os.environ)
+
+
+def _checkpoint_of(service: ObserverService) -> Checkpoint:
+    observer = service.observer
+    parts: dict[str, Kept] = {"run": observer.state, "metrics": service.views.metrics, "cost": observer.cost}
+    return Checkpoint(service.config.run_dir / CHECKPOINT_NAME, parts)
+
+
+def _connect(service: ObserverService, checkpoint: Checkpoint, resumed: Resumed | None) -> None:
+    tail = RingTail(service.config.run_dir, resumed.cursors if resumed else ())
+    service.observer.tail = tail
+    service.save = lambda: checkpoint.save(tail.cursors(), time.monotonic_ns())
+    if resumed is not None:
+        service.observer.cost.resumed_at = time.monotonic_ns()
+        service.observer.cost.resumed_from = resumed.saved_at
+        _logger.info("going on from the checkpoint of %.1f s ago", (time.monotonic_ns() - resumed.saved_at) / 1e9)
+
+
+def _open_ring(run_dir: Path) -> ProcessRecorder:
+    """The Observer's own ring; of those of Observers that died only the newest are kept."""
+    old = sorted(run_dir.glob(f"{ROLE}.*.ring"), key=lambda path: path.stat().st_mtime_ns)
+    for path in old[:-NUM_OLD_RINGS_KEPT]:
+        path.unlink(missing_ok=True)
+    return open_recorder(run_dir / f"{ROLE}.ring", ROLE, RING_BYTES)
+
+
+def _end(service: ObserverService) -> None:
+    service.end()
+    # Whatever hangs then, serving has ended and nobody waits for it.
+    timer = threading.Timer(END_SECONDS, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
+
+
+def wall_offset(run_dir: Path) -> int:
+    """What turns a moment of this run into wall time (ns): the oldest process's clocks, so that it stays."""
+    clocks: list[tuple[int, int]] = []
+    for path in run_dir.glob("*.ring"):
+        try:
+            with RingReader(path) as reader:
+                header = reader.header()
+                clocks.append((header.started_at, header.wall_at))
+        except (RingError, OSError):
+            continue
+    started_at, wall_at = min(clocks, default=(time.monotonic_ns(), time.time_ns()))
+    return wall_at - started_at

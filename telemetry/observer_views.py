@@ -1,0 +1,83 @@
+"""ObserverViews: the metrics and spans of one Observer, and what connects them; here exporters are loaded."""
+
+from collections.abc import Iterable, Mapping
+
+from vllm_obs.telemetry.exposition import Exposition
+from vllm_obs.telemetry.metrics import MetricsView
+from vllm_obs.telemetry.metrics_ports import MetricsPorts, block_counter_of
+from vllm_obs.telemetry.metrics_settings import MetricsSettings
+from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.observer_config import ObserverConfig
+from vllm_obs.telemetry.otlp_encoding import Histogram
+from vllm_obs.telemetry.otlp_settings import OtlpFlags
+from vllm_obs.telemetry.outside_counts import OutsidePorts
+from vllm_obs.telemetry.tracing import TracedRun, Tracing, open_tracing
+
+CLOSE_SECONDS = 1.5
+
+
+class ObserverViews:
+    """Makes the views and adds them to the Observer. Nothing is exported from a recording (no `variables`)."""
+
+    def __init__(
+        self, observer: Observer, config: ObserverConfig, root_pid: int, variables: Mapping[str, str]
+    ) -> None:
+        self._observer = observer
+        self._tracing: Tracing | None = None
+        settings = MetricsSettings(
+            model_name=next(iter(config.served_model_names), config.model_name),
+            version=config.version,
+            root_pid=root_pid,
+            enable_mfu_metrics=config.enable_mfu_metrics,
+            show_hidden_metrics=config.show_hidden_metrics,
+            disable_log_stats=config.disable_log_stats,
+            wall_offset_ns=observer.wall_offset,
+            **({"max_model_len": config.max_model_len} if config.max_model_len else {}),
+        )
+        self.metrics = MetricsView(settings, MetricsPorts(block_counter_of(observer.state), self._outside_ports()))
+        self._exposition = Exposition(self.metrics)
+        observer.add_views([self.metrics])
+        if observer.is_live:
+            self._open_tracing(config, variables)
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """The body and content type of /metrics, true now."""
+        return self._exposition.render(accept, self._observer.now())
+
+    def tick(self, now: int) -> None:
+        """About once a second."""
+        if self._tracing is not None:
+            self._tracing.tick(now, self._histograms)
+
+    def close(self, now: int) -> None:
+        """Send what is left, in CLOSE_SECONDS at most."""
+        if self._tracing is not None:
+            self._tracing.close(now, self._histograms, CLOSE_SECONDS)
+
+    def export_counts(self) -> dict[str, int]:
+        """What became of spans, for people; empty where none are exported."""
+        return self._tracing.counts()._asdict() if self._tracing is not None else {}
+
+    def _open_tracing(self, config: ObserverConfig, variables: Mapping[str, str]) -> None:
+        run = TracedRun(self._observer.run, config.version, config.detail_level, self._observer.wall_offset)
+        flags = OtlpFlags(config.otlp_endpoint, config.otlp_protocol, config.otlp_headers, config.otlp_insecure)
+        self._tracing = open_tracing(run, flags, variables)
+        if self._tracing is not None:
+            self._observer.add_views([self._tracing.view])
+
+    def _outside_ports(self) -> OutsidePorts:
+        return OutsidePorts(
+            exporter_failures=lambda: self._counted(
+                {"spans": "num_trace_failures", "metrics": "num_metric_failures"}
+            ),
+            dropped_spans=lambda: self._counted({"": "num_dropped_spans"}),
+            violations=lambda: self._observer.state.invariants.counts(),
+            cpu_seconds=lambda: {"": self._observer.cost.cpu_seconds},
+        )
+
+    def _counted(self, names: dict[str, str]) -> dict[str, float]:
+        counts = self.export_counts()
+        return {label: float(counts[name]) for label, name in names.items() if name in counts}
+
+    def _histograms(self) -> Iterable[Histogram]:
+        return self.metrics.genai_histograms()

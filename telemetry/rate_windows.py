@@ -1,0 +1,112 @@
+"""RateWindows: what happened in each of the last 300 seconds, summed over windows of 10 s, 1 min and 5 min."""
+
+from collections import Counter
+
+from vllm_obs.telemetry.ledger import SequenceLedger
+from vllm_obs.telemetry.records import HttpRequestEnded, Record
+from vllm_obs.telemetry.step_history import StepFacts
+from vllm_obs.telemetry.view import BaseView, Source
+
+WINDOWS = {"10s": 10, "1m": 60, "5m": 300}
+"""Name → seconds."""
+NUM_SECONDS = 301
+"""The longest window and the second that is not over yet."""
+NS = 1_000_000_000
+
+STEP_PHASES = ("schedule", "execute", "sample", "update")
+
+
+class RateWindows(BaseView):
+    """A view of the run that counts by the second, in the records' own time.
+
+    `steps`, `prompt_tokens` (computed), `output_tokens`, `requests`, `failed_requests` and
+    `http_requests` are numbers; the step phases are ns by engine.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, Counter[str]] = {}
+        self._newest = 0
+        self._first = 0
+
+    def record(self, source: Source, record: Record) -> None:
+        """Count an HTTP request."""
+        if isinstance(record, HttpRequestEnded):
+            self._add(record.ended_at, "http_requests", 1)
+
+    def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
+        """Count the prompt that a first token was computed for; tokens themselves are counted by the step."""
+        if gap_ns is None:
+            num_computed = ledger.submitted.num_prompt_tokens - ledger.num_cached_tokens
+            self._add(sampled_at, "prompt_tokens", max(0, num_computed))
+
+    def sequence_closed(self, ledger: SequenceLedger) -> None:
+        """Count an ending."""
+        if ledger.ended is not None:
+            self._add(ledger.ended.ended_at, "requests", 1)
+            if ledger.ended.finish_reason == "error":
+                self._add(ledger.ended.ended_at, "failed_requests", 1)
+
+    def step_closed(self, step: StepFacts) -> None:
+        """Count a step and where its time went."""
+        planned, answered = step.planned, step.answered
+        if answered is None:
+            return
+        second = self._second(answered.updated_at)
+        if second is None:
+            return
+        second["steps"] += 1
+        second["output_tokens"] += sum(answered.num_new_tokens)
+        moments = [planned.schedule_begun_at, planned.schedule_ended_at, answered.executed_at]
+        moments += [answered.sampled_at, answered.updated_at]
+        for phase, begun_at, ended_at in zip(STEP_PHASES, moments, moments[1:], strict=False):
+            second[f"{step.engine}/{phase}"] += max(0, ended_at - begun_at)
+
+    def rates(self, now: int) -> dict[str, dict[str, float]]:
+        """Numbers a second by window and name, over the whole seconds before `now`."""
+        names = ("steps", "prompt_tokens", "output_tokens", "requests", "failed_requests", "http_requests")
+        return {
+            window: {f"{name}_per_second": totals[name] / seconds for name in names}
+            for window, seconds, totals in self._totals(now)
+        }
+
+    def loop_shares(self, now: int, engine: str) -> dict[str, dict[str, float]]:
+        """By window, the share of time (0 to 1) one engine's loop was in each phase, `busy` and `idle`."""
+        shares: dict[str, dict[str, float]] = {}
+        for window, seconds, totals in self._totals(now):
+            share = {phase: totals[f"{engine}/{phase}"] / (seconds * NS) for phase in STEP_PHASES}
+            # Steps that overlap (several in flight) make more than the time there is.
+            busy = min(1.0, sum(share.values()))
+            shares[window] = share | {"busy": busy, "idle": 1.0 - busy}
+        return shares
+
+    def _totals(self, now: int) -> list[tuple[str, int, Counter[str]]]:
+        current = now // NS
+        # A run that is younger than a window is not made to look slower than it was.
+        age = max(1, current - self._first)
+        totals: list[tuple[str, int, Counter[str]]] = []
+        for window, seconds in WINDOWS.items():
+            total: Counter[str] = Counter()
+            for second in range(current - seconds, current):
+                if second in self._seconds:
+                    total.update(self._seconds[second])
+            totals.append((window, min(seconds, age), total))
+        return totals
+
+    def _add(self, moment: int, name: str, number: int) -> None:
+        second = self._second(moment)
+        if second is not None:
+            second[name] += number
+
+    def _second(self, moment: int) -> Counter[str] | None:
+        """The second a moment is in; None for one that is already past all windows."""
+        number = moment // NS
+        if number <= self._newest - NUM_SECONDS:
+            return None
+        found = self._seconds.get(number)
+        if found is None:
+            found = self._seconds[number] = Counter()
+            self._newest = max(self._newest, number)
+            self._first = self._first or number
+            for old in [second for second in self._seconds if second <= self._newest - NUM_SECONDS]:
+                del self._seconds[old]
+        return found

@@ -1,0 +1,149 @@
+"""RingTail: reads all rings of a run directory as one stream in order of time, and remembers where it is."""
+
+import logging
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from vllm_obs.telemetry.record_codec import RecordDecoder
+from vllm_obs.telemetry.ring import RingError
+from vllm_obs.telemetry.ring_header import RingHeader
+from vllm_obs.telemetry.ring_reader import RingCursor
+from vllm_obs.telemetry.ring_stream import RingStream
+from vllm_obs.telemetry.view import Fact, Source
+
+MAX_RECORDS = 65_536
+MAX_PAST_RINGS = 256
+_ENGINE_ROLE = re.compile(r"(?:EngineCore|Worker)(?=_|$)(?:.*_DP(\d+))?")
+
+logger = logging.getLogger(__name__)
+
+
+class LiveRing(NamedTuple):
+    """A ring that is open: its writer, the header as it is now, and whether the writer lives."""
+
+    source: Source
+    header: RingHeader
+    is_alive: bool
+
+
+class RingTail:
+    """All `*.ring` files of a directory, new ones as they appear, each file once whatever it is called later.
+
+    Of records that happened in different processes an earlier one comes first, as far as both have been written
+    when it is read. Within one source the order is the writer's. Rings of dead processes are read to their end,
+    which a SourceGone marks, and closed. `num_unreadable` files were not rings or stopped being one.
+    """
+
+    def __init__(self, run_dir: Path, cursors: Iterable[RingCursor] = ()) -> None:
+        self._run_dir = run_dir
+        self._cursors = {cursor.generation: cursor for cursor in cursors}
+        self._decoder = RecordDecoder()
+        self._streams: dict[int, RingStream] = {}
+        self._past: OrderedDict[int, RingCursor] = OrderedDict()
+        self._known_files: dict[tuple[int, int], str] = {}
+        self.num_unreadable = 0
+
+    @property
+    def num_lost(self) -> int:
+        """Records overwritten before they were read, or torn, in the rings that are open."""
+        return sum(stream.num_lost for stream in self._streams.values())
+
+    @property
+    def num_undecodable(self) -> int:
+        """Whole payloads that are no record we know."""
+        return self._decoder.num_undecodable + self._decoder.num_unknown
+
+    def drain(self, max_records: int = MAX_RECORDS) -> Iterator[tuple[Source, Fact]]:
+        """The next facts, at most `max_records`; none when all that is published has been read."""
+        self._discover()
+        streams = sorted(self._streams.values(), key=_reading_order)
+        for stream in streams:
+            stream.begin_round()
+        num_given = 0
+        while num_given < max_records:
+            ready = [stream for stream in streams if self._has_next(stream)]
+            if not ready:
+                break
+            ready.sort(key=RingStream.next_moment)
+            until = ready[1].next_moment() if len(ready) > 1 else None
+            for fact in ready[0].take(until, max_records - num_given):
+                num_given += 1
+                yield ready[0].source, fact
+        self._forget_finished()
+
+    def cursors(self) -> list[RingCursor]:
+        """Where each ring's next fact is, for a checkpoint: what `drain` has given counts as taken."""
+        return [*(stream.cursor for stream in self._streams.values()), *self._past.values()]
+
+    def rings(self) -> list[LiveRing]:
+        """The open rings."""
+        return [LiveRing(stream.source, *stream.look()) for stream in self._streams.values()]
+
+    def close(self) -> None:
+        """Let go of every file."""
+        for stream in self._streams.values():
+            stream.close()
+        self._streams.clear()
+
+    def _has_next(self, stream: RingStream) -> bool:
+        try:
+            return stream.has_next(self._decoder)
+        except RingError as error:
+            self._complain(error)
+            stream.give_up()
+            return stream.has_next(self._decoder)
+
+    def _discover(self) -> None:
+        present: dict[tuple[int, int], str] = {}
+        try:
+            with os.scandir(self._run_dir) as entries:
+                for entry in entries:
+                    if entry.name.endswith(".ring") and not entry.name.startswith("."):
+                        found = entry.stat(follow_symlinks=False)
+                        present[found.st_dev, found.st_ino] = entry.name
+        except OSError as error:
+            logger.warning("cannot look into %s: %s", self._run_dir, error.strerror)
+            return
+        for key, name in present.items():
+            if key not in self._known_files:
+                self._open(name)
+        self._known_files = present
+
+    def _open(self, name: str) -> None:
+        try:
+            stream = RingStream.open(self._run_dir / name, source_of, self._cursors)
+        except RingError as error:
+            self._complain(error)
+            return
+        if stream.source.generation in self._streams or stream.source.generation in self._past:
+            stream.close()
+        else:
+            self._streams[stream.source.generation] = stream
+
+    def _forget_finished(self) -> None:
+        for generation, stream in list(self._streams.items()):
+            if stream.is_finished:
+                stream.close()
+                del self._streams[generation]
+                self._past[generation] = stream.cursor
+                if len(self._past) > MAX_PAST_RINGS:
+                    self._past.popitem(last=False)
+
+    def _complain(self, error: RingError) -> None:
+        self.num_unreadable += 1
+        logger.warning("a ring is left out: %s", error)
+
+
+def source_of(header: RingHeader) -> Source:
+    """The process that writes a ring. Engine 0 is meant where a core's or worker's role names none."""
+    match = _ENGINE_ROLE.match(header.role)
+    return Source(header.role, header.pid, header.generation, (match[1] or "0") if match else "")
+
+
+def _reading_order(stream: RingStream) -> bool:
+    """Engines before API servers: what made an engine act was written before, so it will be seen as well."""
+    return not stream.source.engine

@@ -1,0 +1,96 @@
+"""Inspector routes of the whole run: state, quantiles, invariants, configuration, events, and /metrics."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
+from vllm_obs.telemetry.inspect_events import EventStream
+from vllm_obs.telemetry.inspect_state import run_view
+from vllm_obs.telemetry.invariants import LAWS
+from vllm_obs.telemetry.observer_config import MAX_DETAIL_LEVEL
+
+QuantileWindow = Literal["10s", "1m", "5m", "run"]
+
+
+class TelemetryOrder(BaseModel):
+    """What is to be recorded and traced from now on."""
+
+    detail_level: int | None = Field(None, ge=0, le=MAX_DETAIL_LEVEL, description="0 no traces to 3 all spans")
+    sample_rate: float | None = Field(None, ge=0.0, le=1.0, description="share of requests that are traced")
+
+
+def live_router(context: InspectContext) -> APIRouter:
+    """The routes, over one Observer."""
+    router = APIRouter()
+    observer = context.observer
+
+    @router.get("/inspect/state", summary="Health, queues, KV blocks, rates, the engine's loop, who waits and why")
+    async def state() -> Response:
+        return Answer(run_view(context))
+
+    @router.get("/inspect/quantiles", summary="Latencies: what is typical and what is slow")
+    async def quantiles(window: QuantileWindow = "1m", engine: str | None = None) -> Response:
+        return Answer(quantile_view(context, window, engine))
+
+    @router.get(
+        "/inspect/invariants", summary="The conservation laws, how often each was broken, and the evidence"
+    )
+    async def invariants() -> Response:
+        return Answer(invariant_view(context))
+
+    @router.get("/inspect/config", summary="What the Observer was started with, and the engines' facts")
+    async def config() -> Response:
+        engines = sorted(observer.state.engines.items())
+        described = {label: engine.described._asdict() for label, engine in engines if engine.described}
+        return Answer({"observer": context.config.shown(), "engines": described})
+
+    @router.get("/inspect/version", summary="Which version, and of which run")
+    async def version() -> Response:
+        return Answer({"version": context.config.version, "run": observer.run, "is_live": observer.is_live})
+
+    @router.get("/inspect/events", summary="Server-sent events: `state` twice a second, `steps` as they end")
+    async def events() -> Response:
+        if context.hub.is_full:
+            raise InspectError(f"{len(context.hub.clients)} clients listen already, which is the limit", 503)
+        return EventStream(context.hub)
+
+    @router.post("/inspect/telemetry", summary="Change detail level and sample rate of the live server")
+    async def telemetry(order: TelemetryOrder) -> Response:
+        raise InspectError("orders to the server are not taken yet; set them with flags at its start", 501)
+
+    @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    async def metrics(accept: Annotated[str, Header(max_length=1024)] = "") -> Response:
+        body, content_type = context.render_metrics(accept)
+        return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
+
+    return router
+
+
+def quantile_view(context: InspectContext, window: str, engine: str | None) -> dict[str, Any]:
+    """All measures over a window, in seconds; merged over engines unless one is named."""
+    summaries = context.quantiles.summary(window, context.observer.now(), engine)
+    return {
+        "window": window,
+        "engine": engine,
+        "quantiles": {measure: summary._asdict() for measure, summary in summaries.items()},
+    }
+
+
+def invariant_view(context: InspectContext) -> dict[str, Any]:
+    """Every law with what it says; `num_broken` is 0 in a run whose records agree."""
+    invariants = context.observer.state.invariants
+    laws = [
+        {
+            "law": breach.law,
+            "says": LAWS[breach.law],
+            "num_broken": breach.num_broken,
+            "last_at": breach.last_at or None,
+            "subject": breach.subject,
+            "evidence": breach.evidence,
+        }
+        for breach in invariants.breaches()
+    ]
+    return {"num_broken": invariants.num_broken, "laws": laws}

@@ -1,0 +1,46 @@
+"""Inspector routes of requests."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from vllm_obs.telemetry.inspect_context import Answer, InspectContext
+from vllm_obs.telemetry.inspect_requests import RequestFilter, StateFilter, one_request, request_list
+
+MAX_ROWS = 1000
+SLOW_MEASURE, SLOW_WINDOW = "e2e", "run"
+
+
+def request_router(context: InspectContext) -> APIRouter:
+    """The routes, over one Observer."""
+    router = APIRouter()
+    observer = context.observer
+
+    @router.get("/inspect/requests", summary="Sequences, newest first; all filters combine")
+    async def requests(
+        state: Annotated[StateFilter | None, Query(description="live is all that have not ended")] = None,
+        slow_only: Annotated[bool, Query(description="only those slower than 95 % of all")] = False,
+        min_seconds: Annotated[float, Query(ge=0.0, le=1e9, allow_inf_nan=False)] = 0.0,
+        failed_only: Annotated[bool, Query(description="errors; `refused` lists HTTP requests as well")] = False,
+        limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
+        cursor: Annotated[str | None, Query(max_length=512, description="that of the page before")] = None,
+    ) -> Response:
+        least = max(min_seconds, slow_seconds(context) if slow_only else 0.0)
+        wanted = RequestFilter(state, least, failed_only, limit, cursor)
+        return Answer(request_list(observer.state, observer.now(), wanted))
+
+    @router.get(
+        "/inspect/requests/{name:path}",
+        summary="One request by our id or the client's label, and why it took so long",
+    )
+    async def request(name: str) -> Response:
+        return Answer(one_request(observer.state, observer.now(), name))
+
+    return router
+
+
+def slow_seconds(context: InspectContext) -> float:
+    """What 95 % of the run's sequences stayed under, end to end."""
+    summary = context.quantiles.summary(SLOW_WINDOW, context.observer.now())[SLOW_MEASURE]
+    return float(summary.p95)

@@ -1,0 +1,250 @@
+"""RunState: everything the Observer knows of a run now and in its last minutes, made from the facts."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from vllm_obs.telemetry.engine_state import EngineState
+from vllm_obs.telemetry.invariants import Invariants
+from vllm_obs.telemetry.ledger import SequenceLedger
+from vllm_obs.telemetry.process_table import ProcessTable
+from vllm_obs.telemetry.records import (
+    BlocksCached,
+    BlocksChanged,
+    BlocksKeyframe,
+    EngineDescribed,
+    EngineStateChanged,
+    HttpRequestEnded,
+    LoopSampled,
+    OutputsTaken,
+    ProcessExited,
+    ProcessPhase,
+    ProcessReady,
+    ProcessStarted,
+    Record,
+    RequestEnded,
+    RequestKeyframe,
+    RequestReleased,
+    RequestSubmitted,
+    RequestTaken,
+    StepAnswered,
+    StepFailed,
+    StepPlanned,
+    TelemetrySet,
+    WorkerStep,
+)
+from vllm_obs.telemetry.run_snapshot import RunSnapshot, read_run_snapshot, restore_engine, snapshot_engine
+from vllm_obs.telemetry.sequence_book import EndedSequences, SequenceBook
+from vllm_obs.telemetry.stages import Interval
+from vllm_obs.telemetry.view import BaseView, Fact, RecordsLost, Source, SourceGone, View
+from vllm_obs.telemetry.view_fan import ViewFan
+
+__all__ = ["BaseView", "Fact", "RecordsLost", "RunState", "Source", "SourceGone", "View"]
+
+MAX_HTTP_REQUESTS = 10_000
+MAX_PAST_ENGINES = 2
+MAX_API_SERVERS = 256
+MAX_ROLES = 256
+OTHER_ROLE = "other"
+
+_CORE_KINDS: tuple[type[Record], ...] = (
+    EngineDescribed,
+    EngineStateChanged,
+    RequestTaken,
+    RequestReleased,
+    StepPlanned,
+    StepAnswered,
+    StepFailed,
+    BlocksChanged,
+    BlocksCached,
+    BlocksKeyframe,
+    RequestKeyframe,
+)
+
+
+class RunState:
+    """The run's live sequences, engines and processes, and the last of what is over; all of it bounded.
+
+    Facts are applied one by one from one thread. Those of one source must come in its order; different sources
+    may run ahead of one another.
+    """
+
+    def __init__(self) -> None:
+        self.views = ViewFan()
+        self.invariants = Invariants()
+        self.book = SequenceBook(self.views, self.invariants)
+        self.engines: dict[str, EngineState] = {}
+        """The engine processes that live, by label; one that died is in `past_engines`, newest last."""
+        self.past_engines: deque[EngineState] = deque(maxlen=MAX_PAST_ENGINES)
+        self.processes = ProcessTable()
+        self.http: deque[HttpRequestEnded] = deque(maxlen=MAX_HTTP_REQUESTS)
+        self.loops: dict[int, LoopSampled] = {}
+        """The last sample of each API server's event loop, by client index."""
+        self.telemetry: TelemetrySet | None = None
+        self.num_lost: dict[str, int] = {}
+        """Records lost to overrun or torn, by the role of their writer."""
+        self._past_generations: deque[int] = deque(maxlen=MAX_PAST_ENGINES * 16)
+        self._handlers = self._make_handlers()
+
+    @property
+    def sequences(self) -> dict[str, SequenceLedger]:
+        """Live sequences by id: submitted, and not closed."""
+        return self.book.live
+
+    @property
+    def ended(self) -> EndedSequences:
+        """The last closed sequences."""
+        return self.book.ended
+
+    def add_view(self, view: View) -> None:
+        """Tell this view what happens from now on."""
+        self.views.add(view)
+
+    def apply(self, source: Source, fact: Fact) -> None:
+        """Take the next fact of a source in."""
+        if isinstance(fact, RecordsLost):
+            self._lose(source, fact.num)
+        elif isinstance(fact, SourceGone):
+            self._part_with(source)
+        else:
+            self.views.record(source, fact)
+            handler = self._handlers.get(type(fact))
+            if handler is not None:
+                handler(source, fact)
+
+    def tick(self, now: int) -> None:
+        """Close what waits in vain. Only after a drain that left nothing unread, at about `now` (monotonic ns)."""
+        for engine in self.engines.values():
+            engine.tick(now)
+        self.book.tick(now)
+
+    def find(self, name: str) -> list[SequenceLedger]:
+        """Every kept sequence with this id, HTTP request id or client's label, newest submission first."""
+        exact = self.book.live.get(name) or self.book.ended.get(name)
+        if exact is not None:
+            return [exact]
+        kept = [*self.book.live.values(), *self.book.ended]
+        found = [ledger for ledger in kept if name in (ledger.submitted.http_id, ledger.submitted.external_id)]
+        return sorted(found, key=lambda ledger: ledger.submitted.submitted_at, reverse=True)
+
+    def intervals(self, ledger: SequenceLedger, now: int) -> list[Interval]:
+        """Where a sequence's time went, up to `now` for one that lives."""
+        engine = self.engines.get(ledger.engine)
+        if engine is not None:
+            engine.builder.roster.line.catch_up(ledger)
+        return ledger.intervals_until(now)
+
+    def num_ahead(self, ledger: SequenceLedger) -> int:
+        """How many sequences wait before this one in its engine's queue; 0 for one that does not wait."""
+        engine = self.engines.get(ledger.engine)
+        return engine.builder.roster.line.num_ahead(ledger.request_id) if engine is not None else 0
+
+    def state(self) -> RunSnapshot:
+        """What a checkpoint keeps: the live sequences and where the engines stand; not what is over."""
+        return RunSnapshot(
+            engines=[snapshot_engine(engine) for engine in self.engines.values()],
+            sequences=[*self.book.live.values(), *self.book.orphans.values()],
+            num_submitted=self.book.num_submitted,
+            num_ended=self.book.num_ended,
+            num_abandoned=self.book.num_abandoned,
+            breaches=self.invariants.state(),
+            processes=self.processes.state(),
+            loops=list(self.loops.values()),
+            telemetry=self.telemetry,
+            num_lost=self.num_lost,
+        )
+
+    def restore(self, state: Any) -> None:
+        """Go on from a decoded checkpoint; call it before any fact. ValueError if it is not one of ours.
+
+        Block maps are empty until keyframes have filled them.
+        """
+        snapshot = read_run_snapshot(state)
+        self.book.restore(snapshot)
+        for engine in snapshot.engines:
+            restored = EngineState(engine.source, self.book, self.views, self.invariants)
+            restore_engine(restored, engine, self.book)
+            self.engines[restored.label] = restored
+        self.invariants.restore(snapshot.breaches)
+        self.processes.restore(snapshot.processes)
+        self.loops = {loop.client_index: loop for loop in snapshot.loops}
+        self.telemetry = snapshot.telemetry
+        self.num_lost = dict(snapshot.num_lost)
+
+    def _make_handlers(self) -> dict[type, Callable[[Source, Any], None]]:
+        handlers: dict[type, Callable[[Source, Any], None]] = dict.fromkeys(_CORE_KINDS, self._to_engine)
+        handlers |= {
+            RequestSubmitted: self.book.submit,
+            RequestEnded: self.book.end,
+            HttpRequestEnded: self._end_http,
+            OutputsTaken: self._outputs_taken,
+            WorkerStep: self._worker_step,
+            LoopSampled: self._sample_loop,
+            TelemetrySet: self._set_telemetry,
+            ProcessStarted: lambda source, record: self.processes.started(record),
+            ProcessPhase: self.processes.phase,
+            ProcessReady: lambda source, record: self.processes.ready(record),
+            ProcessExited: lambda source, record: self.processes.exited(record),
+        }
+        return handlers
+
+    def _to_engine(self, source: Source, record: Record) -> None:
+        engine = self.engines.get(source.engine or "0")
+        if engine is None or engine.source.generation != source.generation:
+            if source.generation in self._past_generations:
+                return
+            engine = self._begin_engine(source)
+        engine.apply(record)
+
+    def _begin_engine(self, source: Source) -> EngineState:
+        label = source.engine or "0"
+        if label in self.engines:
+            self._end_engine(self.engines[label])
+        engine = self.engines[label] = EngineState(source, self.book, self.views, self.invariants)
+        return engine
+
+    def _end_engine(self, engine: EngineState) -> None:
+        del self.engines[engine.label]
+        self._past_generations.append(engine.source.generation)
+        engine.gone()
+        self.past_engines.append(engine)
+
+    def _end_http(self, source: Source, record: HttpRequestEnded) -> None:
+        self.http.append(record)
+        self.book.end_http(record)
+
+    def _outputs_taken(self, source: Source, record: OutputsTaken) -> None:
+        engine = self.engines.get(str(record.engine_index))
+        if engine is not None:
+            engine.add_outputs(record)
+
+    def _worker_step(self, source: Source, record: WorkerStep) -> None:
+        engine = self.engines.get(source.engine or "0")
+        if engine is not None:
+            engine.add_worker(record)
+
+    def _sample_loop(self, source: Source, record: LoopSampled) -> None:
+        if record.client_index in self.loops or len(self.loops) < MAX_API_SERVERS:
+            self.loops[record.client_index] = record
+
+    def _set_telemetry(self, source: Source, record: TelemetrySet) -> None:
+        self.telemetry = record
+
+    def _lose(self, source: Source, num: int) -> None:
+        role = source.role if source.role in self.num_lost or len(self.num_lost) < MAX_ROLES else OTHER_ROLE
+        self.num_lost[role] = self.num_lost.get(role, 0) + num
+        self.views.lost(source, num)
+        engine = self.engines.get(source.engine or "0")
+        if engine is not None and engine.source.generation == source.generation:
+            engine.lost()
+        elif source.role.startswith("EngineCore") and source.generation not in self._past_generations:
+            self._begin_engine(source).lost()
+        if not source.engine:
+            self.book.lose_api(source)
+
+    def _part_with(self, source: Source) -> None:
+        self.processes.gone(source)
+        for engine in list(self.engines.values()):
+            if engine.source.generation == source.generation:
+                self._end_engine(engine)
+        self.book.end_api(source)

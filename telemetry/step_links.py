@@ -1,0 +1,205 @@
+"""TracedRows: which steps ran which sampled sequences, kept as links that both sides' spans can name at once.
+
+A sequence's steps are cut into segments of at most 128 steps that touch and were in one stage. A segment's span id
+is derived from its first step, so a step links to a span that will only be made when the sequence has ended.
+"""
+
+from collections import OrderedDict
+from functools import lru_cache
+
+from vllm_obs.telemetry import span_names
+from vllm_obs.telemetry.otlp_encoding import encode_attributes, encode_context, encode_link
+from vllm_obs.telemetry.records import RequestSubmitted, StepAnswered, StepFailed, StepPlanned
+from vllm_obs.telemetry.span import MAX_LINKS, Attributes, recorded_parent
+from vllm_obs.telemetry.trace_ids import span_id
+from vllm_obs.telemetry.view import Source
+
+MAX_SEQUENCES = 65_536
+MAX_PLANS = 64
+MAX_STEPS = 1024
+MAX_HELD_LINKS = 1 << 18
+"""Links from live sequences to their steps; beyond it sequences go on without (some 30 MB)."""
+
+_LINK_ATTRIBUTES = 4
+
+
+class Segment:
+    """Consecutive steps of a sequence in one stage, with links to them."""
+
+    __slots__ = ("first_at", "first_step", "last_at", "last_step", "link", "links", "span_id", "stage")
+
+    def __init__(self, trace_id: int, segment_id: int, stage: str, step: int) -> None:
+        self.span_id = segment_id
+        self.stage = stage
+        self.first_step = self.last_step = step
+        self.first_at = self.last_at = 0
+        self.links: list[bytes] = []
+        self.link = _Link(encode_context(trace_id, segment_id), stage)
+
+
+class _Link:
+    """The link from a step to a segment. What it says seldom changes from one step to the next."""
+
+    __slots__ = ("_context", "_encoded", "_num_blocks", "_num_tokens", "_stage")
+
+    def __init__(self, context: bytes, stage: str) -> None:
+        self._context = context
+        self._stage = stage
+        self._num_tokens = self._num_blocks = -1
+        self._encoded = b""
+
+    def saying(self, num_tokens: int, num_blocks: int) -> bytes:
+        """Encoded, with the row's numbers of tokens and of new blocks."""
+        if num_tokens != self._num_tokens or num_blocks != self._num_blocks:
+            self._num_tokens, self._num_blocks = num_tokens, num_blocks
+            self._encoded = encode_link(self._context, _row_attributes(num_tokens, self._stage, num_blocks))
+        return self._encoded
+
+
+class TracedSequence:
+    """A sampled sequence that lives; `stage` is what its next step does for it."""
+
+    __slots__ = ("last", "request_id", "segments", "stage", "trace_id")
+
+    def __init__(self, request_id: str, trace_id: int) -> None:
+        self.request_id = request_id
+        self.trace_id = trace_id
+        self.stage = "prefill"
+        self.segments: list[Segment] = []
+        self.last: Segment | None = None
+
+    def goes_on(self, segment: Segment) -> bool:
+        """Whether its next step belongs to this segment too, if it is the step after the segment's last."""
+        return segment.stage == self.stage and segment.last_step - segment.first_step + 1 < MAX_LINKS
+
+
+class StepLinks:
+    """A step that sampled sequences ran in: its ids, and its links to their segments."""
+
+    __slots__ = ("links", "span_id", "trace_id")
+
+    def __init__(self, trace_id: int, step_id: int) -> None:
+        self.trace_id = trace_id
+        self.span_id = step_id
+        self.links: list[bytes] = []
+
+
+class TracedRows:
+    """Follows the steps of sampled sequences, of all engines.
+
+    `num_links_left_out` counts the links that were not kept because there were too many.
+    """
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._sequences: OrderedDict[str, TracedSequence] = OrderedDict()
+        self._plans: OrderedDict[tuple[str, int], StepPlanned] = OrderedDict()
+        self._steps: OrderedDict[tuple[str, int], StepLinks] = OrderedDict()
+        self._num_held = 0
+        self.num_links_left_out = 0
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def begin(self, submitted: RequestSubmitted) -> None:
+        """Follow the sequence from now on, if it is sampled."""
+        parent = recorded_parent(submitted.trace_parent)
+        if parent is not None and parent.is_sampled:
+            if len(self._sequences) >= MAX_SEQUENCES:
+                self._release(self._sequences.popitem(last=False)[1])
+            self._sequences[submitted.request_id] = TracedSequence(submitted.request_id, parent.trace_id)
+
+    def end(self, request_id: str) -> list[Segment]:
+        """The sequence's segments in order; it is forgotten."""
+        sequence = self._sequences.pop(request_id, None)
+        return self._release(sequence) if sequence is not None else []
+
+    def planned(self, source: Source, planned: StepPlanned) -> None:
+        """Keep a plan until its step has answered, if it runs a sampled sequence."""
+        sequences = self._sequences
+        if not sequences or not any(map(sequences.__contains__, planned.request_ids)):
+            return
+        self._plans[source.engine, planned.step] = planned
+        if len(self._plans) > MAX_PLANS:
+            self._plans.popitem(last=False)
+
+    def answered(self, source: Source, answered: StepAnswered) -> None:
+        """The step ran: link it with the segments of its sampled sequences."""
+        planned = self._plans.pop((source.engine, answered.step), None)
+        if planned is None:
+            return
+        self._link(source, planned, answered.sampled_at)
+        for request_id in answered.request_ids:
+            sequence = self._sequences.get(request_id)
+            if sequence is not None:
+                sequence.stage = "decode"
+
+    def failed(self, source: Source, failed: StepFailed) -> None:
+        """The step broke off: its links say whom it took with it."""
+        planned = self._plans.pop((source.engine, failed.step), None)
+        if planned is not None:
+            self._link(source, planned, failed.failed_at)
+
+    def step_links(self, engine: str, step: int) -> StepLinks | None:
+        """The ids and links of a step that ran sampled sequences, once; None for any other."""
+        return self._steps.pop((engine, step), None)
+
+    def _link(self, source: Source, planned: StepPlanned, sampled_at: int) -> None:
+        for request_id in planned.resumed_ids:
+            sequence = self._sequences.get(request_id)
+            if sequence is not None:
+                sequence.stage = "recompute"
+        step, sequences = planned.step, self._sequences
+        links, own_link = self._step_ids(source, step)
+        is_room = self._num_held + len(planned.request_ids) <= MAX_HELD_LINKS
+        # The loop that tracing costs most by: once for each row of each step.
+        for request_id, num_tokens, num_blocks in zip(
+            planned.request_ids, planned.num_scheduled_tokens, planned.num_new_blocks, strict=True
+        ):
+            sequence = sequences.get(request_id)
+            if sequence is None:
+                continue
+            segment = sequence.last
+            if segment is None or segment.last_step + 1 != step or not sequence.goes_on(segment):
+                segment = self._new_segment(sequence, step, sampled_at)
+            segment.last_step, segment.last_at = step, sampled_at
+            links.links.append(segment.link.saying(num_tokens, num_blocks))
+            if is_room:
+                segment.links.append(own_link)
+        if is_room:
+            self._num_held += len(links.links)
+        else:
+            self.num_links_left_out += len(links.links)
+
+    def _step_ids(self, source: Source, step: int) -> tuple[StepLinks, bytes]:
+        """The step's ids and the link to it. Step numbers begin anew with each engine process."""
+        name = f"{source.engine}.{source.generation}.{step}"
+        own_id = span_id(self._run, "step", name)
+        links = StepLinks(span_id(self._run, "step trace", name) << 64 | own_id, own_id)
+        self._steps[source.engine, step] = links
+        if len(self._steps) > MAX_STEPS:
+            self._steps.popitem(last=False)
+        attributes = encode_attributes(_LINK_ATTRIBUTES, {span_names.STEP: step})
+        return links, encode_link(encode_context(links.trace_id, links.span_id), attributes)
+
+    def _new_segment(self, sequence: TracedSequence, step: int, sampled_at: int) -> Segment:
+        own_id = span_id(self._run, "segment", f"{sequence.request_id}.{step}")
+        segment = Segment(sequence.trace_id, own_id, sequence.stage, step)
+        segment.first_at = sampled_at
+        sequence.segments.append(segment)
+        sequence.last = segment
+        return segment
+
+    def _release(self, sequence: TracedSequence) -> list[Segment]:
+        self._num_held -= sum(len(segment.links) for segment in sequence.segments)
+        return sequence.segments
+
+
+@lru_cache(maxsize=4096)
+def _row_attributes(num_tokens: int, stage: str, num_blocks: int) -> bytes:
+    values: Attributes = {
+        span_names.NUM_SCHEDULED_TOKENS: num_tokens,
+        span_names.PHASE: stage,
+        span_names.NUM_NEW_BLOCKS: num_blocks,
+    }
+    return encode_attributes(_LINK_ATTRIBUTES, values)

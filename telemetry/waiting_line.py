@@ -1,0 +1,162 @@
+"""WaitingLine: one engine's waiting sequences in rank order, each with its reason at no cost a step for most."""
+
+from heapq import heapify, heappop, heappush
+
+from typing import NamedTuple
+
+from vllm_obs.telemetry.ledger import SequenceLedger
+from vllm_obs.telemetry.wait_reasons import known_reason, reason_behind
+
+FIRST_LOOK = "step_in_progress"
+"""Until a step is planned for the first time after it came, a sequence waits for the step before to end."""
+
+MAX_CHANGES = 4096
+_MIN_DEAD_ENTRIES = 64
+_UNSEEN = -1
+
+Rank = tuple[int, int]
+
+
+class LineState(NamedTuple):
+    """The reasons of those behind the head, (moment, reason), and from which of them on each has not caught up."""
+
+    changes: list[tuple[int, str]]
+    behind_from: dict[str, int]
+
+
+class WaitingLine:
+    """The queue as the scheduler has it. Only the head is looked at in each step.
+
+    Those behind share one reason; its changes are kept in a list, and a waiting sequence catches up with the
+    list when it leaves the line, becomes its head or is looked at. The list is cut at `MAX_CHANGES`.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Rank, str]] = []
+        self._waiting: dict[str, tuple[SequenceLedger, Rank]] = {}
+        self._behind_from: dict[str, int] = {}
+        self._newcomers: list[str] = []
+        self._changes: list[tuple[int, str]] = []
+        self._behind = ""
+        self._head: SequenceLedger | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._waiting
+
+    @property
+    def head(self) -> SequenceLedger | None:
+        """The sequence that is to be admitted next."""
+        while self._heap:
+            rank, request_id = self._heap[0]
+            if request_id in self._waiting and self._waiting[request_id][1] == rank:
+                return self._waiting[request_id][0]
+            heappop(self._heap)
+        return None
+
+    def ledgers(self) -> list[SequenceLedger]:
+        """The waiting sequences in rank order."""
+        return [ledger for ledger, _ in sorted(self._waiting.values(), key=lambda entry: entry[1])]
+
+    def num_ahead(self, request_id: str) -> int:
+        """How many waiting sequences are before this one; 0 for one that does not wait."""
+        entry = self._waiting.get(request_id)
+        return sum(rank < entry[1] for _, rank in self._waiting.values()) if entry else 0
+
+    def join(self, ledger: SequenceLedger, rank: Rank) -> None:
+        """A sequence begins to wait; `planned` gives it its reason. Its ledger is in the waiting stage already."""
+        self._waiting[ledger.request_id] = (ledger, rank)
+        heappush(self._heap, (rank, ledger.request_id))
+        self._newcomers.append(ledger.request_id)
+
+    def rerank(self, ranks: dict[str, Rank]) -> None:
+        """Order those who wait anew: the policy turned out to be another than was thought."""
+        self._waiting = {key: (ledger, ranks.get(key, rank)) for key, (ledger, rank) in self._waiting.items()}
+        self._rebuild()
+
+    def leave(self, request_id: str) -> None:
+        """A sequence waits no longer; its ledger is brought up to date and stays in the waiting stage."""
+        entry = self._waiting.get(request_id)
+        if entry is None:
+            return
+        self.catch_up(entry[0])
+        del self._waiting[request_id]
+        self._behind_from.pop(request_id, None)
+        if self._head is entry[0]:
+            self._head = None
+        if len(self._heap) > 2 * len(self._waiting) + _MIN_DEAD_ENTRIES:
+            self._rebuild()
+
+    def planned(self, head_reason: str, at: int) -> None:
+        """A step was planned without these (moment in ns): the head waits for this reason, the others inherit."""
+        head = self.head
+        if head is None:
+            self._newcomers.clear()
+            return
+        head_reason = known_reason(head_reason) if head_reason else FIRST_LOOK
+        self._set_behind(reason_behind(head_reason), at)
+        if head is not self._head:
+            self._change_head(head, at)
+        head.switch(head.stage, at, head_reason)
+        self._see_newcomers(at)
+
+    def catch_up(self, ledger: SequenceLedger) -> None:
+        """Give a waiting sequence the reasons that those behind the head had since it was looked at last."""
+        index = self._behind_from.get(ledger.request_id, _UNSEEN)
+        if index == _UNSEEN:
+            return
+        for at, reason in self._changes[index:]:
+            ledger.switch(ledger.stage, at, reason)
+        self._behind_from[ledger.request_id] = len(self._changes)
+
+    def state(self) -> LineState:
+        """For a checkpoint, beside the ledgers as they are."""
+        return LineState(self._changes, self._behind_from)
+
+    def restore(self, state: LineState) -> None:
+        """Go on from a checkpoint in which the sequences that have joined waited already."""
+        self._changes = list(state.changes)
+        self._behind = self._changes[-1][1] if self._changes else ""
+        known = {
+            request_id: index for request_id, index in state.behind_from.items() if request_id in self._waiting
+        }
+        self._behind_from = known
+        self._newcomers = [request_id for request_id in self._newcomers if request_id not in known]
+
+    def _set_behind(self, reason: str, at: int) -> None:
+        if reason == self._behind:
+            return
+        self._behind = reason
+        if len(self._changes) >= MAX_CHANGES:
+            self._cut_changes()
+        self._changes.append((at, reason))
+
+    def _cut_changes(self) -> None:
+        for request_id in self._behind_from:
+            self.catch_up(self._waiting[request_id][0])
+        self._changes.clear()
+        self._behind_from = dict.fromkeys(self._behind_from, 0)
+
+    def _change_head(self, head: SequenceLedger, at: int) -> None:
+        former, self._head = self._head, head
+        if former is not None and former.request_id in self._waiting:
+            self._put_behind(former, at)
+        self.catch_up(head)
+        self._behind_from.pop(head.request_id, None)
+
+    def _see_newcomers(self, at: int) -> None:
+        for request_id in self._newcomers:
+            entry = self._waiting.get(request_id)
+            if entry is not None and entry[0] is not self._head:
+                self._put_behind(entry[0], at)
+        self._newcomers.clear()
+
+    def _put_behind(self, ledger: SequenceLedger, at: int) -> None:
+        ledger.switch(ledger.stage, at, self._behind)
+        self._behind_from[ledger.request_id] = len(self._changes)
+
+    def _rebuild(self) -> None:
+        self._heap = [(rank, request_id) for request_id, (_, rank) in self._waiting.items()]
+        heapify(self._heap)

@@ -1,0 +1,66 @@
+"""`vllm-obs explain` tells of a request by our id or the client's label, lists duplicates, and knows when not."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from observer_child import ObserverChild, observer_over
+from scripted_run import ScriptedRun
+
+from vllm_obs.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def observer(base: Path) -> Iterator[ObserverChild]:
+    run_dir = base / "20261129-120000-7"
+    run_dir.mkdir()
+    with ScriptedRun(run_dir) as run:
+        run.start()
+        run.serve("done", label="a/b c")
+        run.serve("twin-1", label="twin")
+        run.serve("twin-2", label="twin")
+        with observer_over(run_dir) as observer:
+            yield observer
+
+
+@pytest.fixture(autouse=True)
+def _runs_here(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_OBS_RUN_DIR", str(base))
+
+
+@pytest.mark.parametrize("name", ["done", "done-0-0", "a/b c"])
+def test_a_request_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", name]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("done-0-0 (a/b c): ended\n")
+    assert "53 % of 38.0 ms was decoding 3 output tokens" in shown
+    assert "  decode            20.000 ms  52.6 %  █████████████████████\n" in shown
+    assert "  sum               38.000 ms" in shown
+    assert "  waited for step_in_progress        1.000 ms" in shown
+
+
+def test_all_that_carry_a_label_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "twin"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("2 requests carry this label.\n")
+    assert shown.index("twin-2-0-0") < shown.index("twin-1-0-0")
+
+
+def test_json_is_what_the_inspector_says(observer: ObserverChild, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "done", "--json", "--url", observer.url]) == 0
+    assert json.loads(capsys.readouterr().out) == observer.get("/inspect/requests/done")
+
+
+def test_one_that_is_not_known_is_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "nobody"]) == 1
+    assert "no request of the last minutes has the id or label 'nobody'" in capsys.readouterr().err
+
+
+def test_an_id_has_to_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 78

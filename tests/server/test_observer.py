@@ -1,0 +1,173 @@
+"""The Observer's process: started beside the server, started again when it dies, ended last and not at once."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Coroutine
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from process_watch import gone
+
+from vllm_obs.engine.child import Child, spawn
+from vllm_obs.engine.errors import StartupError
+from vllm_obs.server import observer as observer_module
+from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.observer import ObserverChild, TelemetryOrder
+from vllm_obs.server.observer_settings import inspect_port
+from vllm_obs.telemetry.recorder import MemoryRecorder
+from vllm_obs.telemetry.records import ProcessExited
+
+SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True)
+def fake_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children are found in tests/support, and waits are short."""
+    support = str(Path(__file__).parents[1] / "support")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [support, os.environ.get("PYTHONPATH")])))
+    monkeypatch.setattr(observer_module, "FIRST_WAIT_SECONDS", 0.02)
+
+
+def ignore(order: TelemetryOrder) -> None:
+    """Nobody orders anything."""
+
+
+class Stage:
+    """An Observer under a loop, and what was recorded of it."""
+
+    def __init__(self, run_dir: Path, start: Any = spawn, **settings: Any) -> None:
+        self.run_dir = run_dir
+        self.recorder = MemoryRecorder()
+        configuration = {"run_dir": str(run_dir), "inspect_host": "127.0.0.1", **settings}
+        self.observer = ObserverChild(configuration, self.recorder, "fake_observer", start)
+
+    async def until(self, holds: Any) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not holds():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+
+    def exits(self) -> list[tuple[str, int]]:
+        return [(record.role, record.exit_code) for record in self.recorder.of(ProcessExited)]  # type: ignore[union-attr]
+
+
+def run(play: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(2 * SECONDS):
+            await play
+
+    asyncio.run(bounded())
+
+
+def test_it_is_told_where_the_server_is_and_tells_where_its_inspector_is(tmp_path: Path) -> None:
+    async def play() -> None:
+        stage = Stage(tmp_path)
+        stage.observer.start("http://127.0.0.1:8000", 9000, ignore)
+        assert await stage.observer.address() == "http://127.0.0.1:9000"
+        pid = stage.observer.pid
+        assert pid is not None
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
+        await stage.observer.stop()
+        assert gone(pid, 3)
+        assert (tmp_path / "drained").read_text() == str(pid)
+        assert "'api_address': 'http://127.0.0.1:8000'" in (tmp_path / "settings").read_text()
+        assert await stage.observer.address() is None
+
+    run(play())
+
+
+def test_one_that_dies_is_started_again(tmp_path: Path) -> None:
+    async def play() -> None:
+        stage = Stage(tmp_path)
+        stage.observer.start("", 0, ignore)
+        await stage.observer.address()
+        for number in range(2, 4):
+            assert stage.observer.pid is not None
+            os.kill(stage.observer.pid, signal.SIGKILL)
+            await stage.until(lambda number=number: stage.observer.num_starts == number)
+            assert await stage.observer.address() == "http://127.0.0.1:4321"
+        assert stage.exits() == [("Observer", -9)] * 2
+        await stage.observer.stop()
+
+    run(play())
+
+
+def test_one_that_cannot_be_started_is_tried_again_ever_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[float] = []
+
+    def start(module: str, title: str, configuration: dict[str, Any]) -> Child:
+        tries.append(time.monotonic())
+        raise StartupError("no memory")
+
+    async def play() -> None:
+        stage = Stage(tmp_path, start)
+        stage.observer.start("", 0, ignore)
+        await stage.until(lambda: len(tries) == 5)
+        await stage.observer.stop()
+        num_tries = len(tries)
+        await asyncio.sleep(0.05)
+        assert len(tries) == num_tries
+
+    run(play())
+    gaps = [later - earlier for earlier, later in pairwise(tries)]
+    assert all(gap >= 0.02 * 2**number for number, gap in enumerate(gaps))
+    assert "no memory" in caplog.text
+
+
+def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer_module, "DRAIN_SECONDS", 0.2)
+
+    async def play() -> None:
+        stage = Stage(tmp_path, is_deaf=True)
+        stage.observer.start("", 0, ignore)
+        await stage.observer.address()
+        pid = stage.observer.pid
+        assert pid is not None
+        await stage.observer.stop()
+        assert gone(pid, 3)
+
+    run(play())
+    assert not (tmp_path / "drained").exists()
+
+
+def test_orders_are_passed_on_and_kept_for_the_next_observer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    orders: list[TelemetryOrder] = []
+
+    def take(order: TelemetryOrder) -> None:
+        if order.detail_level > 3:
+            raise ValueError("out of range")
+        orders.append(order)
+
+    async def play() -> None:
+        stage = Stage(
+            tmp_path, orders=[{"detail_level": 1, "sample_rate": 0.5}, {"detail_level": 9, "sample_rate": 1}, {}]
+        )
+        stage.observer.start("", 0, take)
+        await stage.until(lambda: len(caplog.records) == 2)
+        assert stage.observer.pid is not None
+        os.kill(stage.observer.pid, signal.SIGKILL)
+        await stage.until(lambda: stage.observer.num_starts == 2)
+        await stage.until(lambda: "'detail_level': 1, 'sample_rate': 0.5" in (tmp_path / "settings").read_text())
+        await stage.observer.stop()
+
+    run(play())
+    assert orders[0] == TelemetryOrder(1, 0.5)
+    assert len(set(orders)) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "api_port", "port"),
+    [(None, 8000, 9000), (None, 64_535, 65_535), (None, 64_536, 0), (None, None, 0), (0, 8000, 0), (7, 8000, 7)],
+)
+def test_the_inspector_is_a_thousand_ports_from_the_api(
+    asked: int | None, api_port: int | None, port: int
+) -> None:
+    assert inspect_port(ServerConfig(inspect_port=asked), api_port) == port

@@ -1,0 +1,123 @@
+"""A checkpoint is whole or not there, and who goes on from it ends where one ends that never stopped."""
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fact_stream import ENGINE, FactStream
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_run import random_runs
+
+from vllm_obs.telemetry.checkpoint import Checkpoint, Resumed
+from vllm_obs.telemetry.ring_reader import RingCursor
+from vllm_obs.telemetry.run_state import RunState
+from vllm_obs.telemetry.view import RecordsLost
+
+CURSORS = [RingCursor(2**62, 4096, 17), RingCursor(1, 0, 0)]
+
+
+class Counter:
+    def __init__(self, value: object = 0) -> None:
+        self.value = value
+
+    def state(self) -> object:
+        return self.value
+
+    def restore(self, state: Any) -> None:
+        if not isinstance(state, int):
+            raise TypeError("not a number")
+        self.value = state
+
+
+def test_what_was_saved_is_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    assert Checkpoint(path, {"a": Counter(7), "b": Counter(8)}).save(CURSORS, 55)
+    a, c = Counter(), Counter()
+    assert Checkpoint(path, {"a": a, "c": c}).load() == Resumed(55, CURSORS, lost_parts=["c"])
+    assert (a.value, c.value) == (7, 0)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_part_that_cannot_use_its_state_begins_anew(tmp_path: Path) -> None:
+    Checkpoint(tmp_path / "checkpoint", {"a": Counter("words"), "b": Counter(8)}).save([], 1)
+    a, b = Counter(), Counter()
+    assert Checkpoint(tmp_path / "checkpoint", {"a": a, "b": b}).load() == Resumed(1, [], lost_parts=["a"])
+    assert (a.value, b.value) == (0, 8)
+
+
+def test_a_part_that_cannot_be_saved_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    Checkpoint(path, {"a": Counter(7)}).save(CURSORS, 55)
+    failing = Checkpoint(path, {"a": Counter(object())})
+    assert (failing.save([], 56), failing.save([], 57), failing.num_failures) == (False, False, 2)
+    a = Counter()
+    assert Checkpoint(path, {"a": a}).load() == Resumed(55, CURSORS, [])
+    assert [each.name for each in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_queues_can_be_kept(tmp_path: Path) -> None:
+    assert Checkpoint(tmp_path / "checkpoint", {"a": Counter(deque([1, 2]))}).save([], 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xc1", b"\x94\x02\x00\x90\x80", b"\x94\x01\x00\x90"])
+def test_a_file_that_is_no_checkpoint_is_not_used(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(content)
+    assert Checkpoint(path, {"a": Counter()}).load() is None
+
+
+def test_where_there_is_none_everything_begins_anew(tmp_path: Path) -> None:
+    assert Checkpoint(tmp_path / "checkpoint", {}).load() is None
+    assert not Checkpoint(tmp_path / "gone" / "checkpoint", {}).save([], 1)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    assert Checkpoint(tmp_path / "link", {}).load() is None
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None, database=None
+)
+@given(stream=random_runs(), data=st.data())
+def test_going_on_from_a_checkpoint_gives_the_same_ledgers(
+    stream: FactStream, data: st.DataObject, tmp_path: Path
+) -> None:
+    facts = list(stream.facts)
+    stop = data.draw(st.integers(0, len(facts)))
+    whole, first, second = RunState(), RunState(), RunState()
+    for fact in facts:
+        whole.apply(*fact)
+    for fact in facts[:stop]:
+        first.apply(*fact)
+    ended_before = {ledger.request_id: ledger for ledger in first.ended}
+    Checkpoint(tmp_path / "checkpoint", {"run": first}).save([], 1)
+    resumed = Checkpoint(tmp_path / "checkpoint", {"run": second}).load()
+    assert resumed is not None
+    assert (resumed.lost_parts, second.state()) == ([], first.state())
+    for fact in facts[stop:]:
+        second.apply(*fact)
+    for state in (whole, second):
+        state.tick(stream.now)
+    ended_after = {ledger.request_id: ledger for ledger in second.ended}
+    assert ended_before | ended_after == {ledger.request_id: ledger for ledger in whole.ended}
+    assert second.invariants.num_broken == 0
+    assert list(second.sequences) == []
+
+
+def test_what_was_lost_between_checkpoint_and_going_on_is_marked(tmp_path: Path) -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit()
+    stream.step(["r-0"])
+    first, second = RunState(), RunState()
+    for fact in stream.facts:
+        first.apply(*fact)
+    Checkpoint(tmp_path / "checkpoint", {"run": first}).save([], 1)
+    Checkpoint(tmp_path / "checkpoint", {"run": second}).load()
+    second.apply(ENGINE, RecordsLost(100))
+    assert (second.sequences["r-0"].is_partial, second.num_lost) == (True, {"EngineCore_DP0": 100})
+    for fact in (*stream.keyframes(), *stream.step(["r-0"]), *stream.finish("r-0")):
+        second.apply(*fact)
+    assert [ledger.is_partial for ledger in second.ended] == [True]
+    assert (second.engines["0"].blocks.is_exact, second.invariants.num_broken) == (True, 0)

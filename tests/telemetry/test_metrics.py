@@ -1,0 +1,237 @@
+import pytest
+from metric_facts import API, CORE, DESCRIBED, MS, TRACED, MetricFacts, begun_facts, generate_two_tokens, rounded
+
+from vllm_obs.telemetry.metric_store import MAX_SERIES
+from vllm_obs.telemetry.records import (
+    FrameDropped,
+    LoopSampled,
+    ProcessExited,
+    ProcessPhase,
+    StepFailed,
+    TelemetrySet,
+)
+from vllm_obs.telemetry.view import RecordsLost, Source, SourceGone
+
+ENGINE_LEVELS = (
+    "vllm:num_requests",
+    "vllm:kv_cache_usage_perc",
+    "vllm:engine_sleep_state",
+    "vllm_obs_kv",
+    "vllm_obs_queue_depth",
+)
+
+
+def test_a_request_shows_in_every_engine_counter() -> None:
+    facts = begun_facts()
+    generate_two_tokens(facts)
+    assert facts.samples("vllm:prefix", "vllm:prompt_t", "vllm:gen", "vllm:request_s", "vllm:num_pre") == {
+        "vllm:prefix_cache_queries_total": 10,
+        "vllm:prompt_tokens_total": 10,
+        "vllm:prompt_tokens_by_source_total{source=local_compute}": 10,
+        "vllm:generation_tokens_total": 2,
+        "vllm:request_success_total{finished_reason=length}": 1,
+    }
+
+
+def test_twenty_cancelled_streams_leave_no_level() -> None:
+    facts = begun_facts()
+    names = [f"r{number}" for number in range(20)]
+    for name in names:
+        facts.submit(name, max_tokens=100)
+        facts.take(name)
+    facts.run(dict.fromkeys(names, 10), *names)
+    before = facts.samples(*ENGINE_LEVELS)
+    for name in names:
+        facts.end(name, "abort")
+        facts.release(name, "abort")
+    assert before["vllm:num_requests_running"] == 20
+    assert facts.samples(*ENGINE_LEVELS) == {
+        "vllm:engine_sleep_state{sleep_state=awake}": 1,
+        "vllm_obs_kv_blocks{state=free}": 100,
+    }
+
+
+def test_waiting_sequences_are_seen_before_any_step() -> None:
+    facts = begun_facts()
+    for name in ("a", "b", "c"):
+        facts.submit(name)
+    facts.take("a")
+    facts.take("b")
+    assert facts.samples("vllm:num_requests", "vllm_obs_queue_depth") == {
+        "vllm:num_requests_waiting": 2,
+        "vllm:num_requests_waiting_by_reason{reason=capacity}": 2,
+        "vllm_obs_queue_depth{queue=inbox}": 1,
+        "vllm_obs_queue_depth{queue=waiting}": 2,
+        "vllm_obs_queue_depth{queue=open_sequences}": 3,
+    }
+
+
+def test_a_dead_engine_has_no_levels_and_keeps_its_counters() -> None:
+    facts = begun_facts()
+    facts.submit("a", max_tokens=100)
+    facts.take("a")
+    facts.run({"a": 10}, "a")
+    facts.tell(API, ProcessExited("EngineCore_DP0", CORE.pid, -9, facts.later()))
+    assert facts.samples(*ENGINE_LEVELS) == {"vllm_obs_queue_depth{queue=open_sequences}": 1}
+    facts.end("a", "error", error="engine_dead")
+    assert facts.samples(*ENGINE_LEVELS) == {}
+    facts.state.apply(CORE, SourceGone())
+    assert facts.samples("vllm:request_success", "vllm:gen", "vllm_obs_errors") == {
+        "vllm:request_success_total{finished_reason=error}": 1,
+        "vllm:generation_tokens_total": 1,
+        "vllm_obs_errors_total{type=engine_dead,where=sequence}": 1,
+    }
+
+
+def test_an_engine_whose_death_nobody_recorded_has_no_levels() -> None:
+    facts = MetricFacts(root_pid=1)
+    facts.describe()
+    facts.submit("a")
+    facts.take("a")
+    assert "vllm:num_requests_waiting" not in facts.samples(*ENGINE_LEVELS)
+
+
+def test_a_new_engine_process_begins_with_nothing() -> None:
+    facts = begun_facts()
+    facts.submit("a", max_tokens=100)
+    facts.take("a")
+    facts.run({"a": 10}, "a")
+    facts.tell(Source("EngineCore_DP0", 201, 3, "0"), DESCRIBED._replace(described_at=facts.later()))
+    samples = facts.samples("vllm:num_requests", "vllm_obs_kv_blocks", "vllm:gen", "vllm:cache_config_info")
+    (info,) = [name for name in samples if name.startswith("vllm:cache_config_info")]
+    assert samples == {"vllm:generation_tokens_total": 1, "vllm_obs_kv_blocks{state=free}": 100, info: 1}
+
+
+def test_delays_between_processes_are_seen_both_ways() -> None:
+    facts = begun_facts()
+    facts.submit("a")
+    facts.take("a")
+    facts.run({"a": 10}, "a")
+    assert rounded(facts.samples("vllm_obs_ipc")) == {
+        "vllm_obs_ipc_delay_seconds_sum{direction=request}": 0.001,
+        "vllm_obs_ipc_delay_seconds_count{direction=request}": 1,
+        "vllm_obs_ipc_delay_seconds_sum{direction=output}": 0.002,
+        "vllm_obs_ipc_delay_seconds_count{direction=output}": 1,
+    }
+
+
+def test_failed_steps_and_dropped_frames_are_errors() -> None:
+    facts = begun_facts()
+    facts.submit("a")
+    facts.take("a")
+    step = facts.plan({"a": 10})
+    facts.tell(CORE, StepFailed(step, "RuntimeError: no", facts.later(), ["a"]))
+    facts.tell(CORE, FrameDropped("engine_input", "bad_payload", facts.later()))
+    assert facts.samples("vllm_obs_errors", "vllm_obs_steps_total", "vllm:iteration") == {
+        "vllm_obs_errors_total{type=internal_error,where=step}": 1,
+        "vllm_obs_errors_total{type=other,where=frame}": 1,
+        "vllm_obs_steps_total{outcome=failed}": 1,
+    }
+
+
+def test_the_api_servers_queues_and_lag_are_seen() -> None:
+    facts = begun_facts()
+    facts.tell(API, LoopSampled(0, facts.later(), 0.25, 3, 5, 7))
+    assert facts.samples("vllm_obs_queue", "vllm_obs_event_loop") == {
+        "vllm_obs_queue_depth{queue=open_http}": 3,
+        "vllm_obs_queue_depth{queue=undelivered_deltas}": 7,
+        "vllm_obs_event_loop_lag_seconds_count{rank=0,role=APIServer}": 1,
+        "vllm_obs_event_loop_lag_seconds_sum{rank=0,role=APIServer}": 0.25,
+    }
+    facts.tell(API, ProcessExited("APIServer_0", API.pid, 0, facts.later()))
+    assert facts.samples("vllm_obs_queue") == {}
+
+
+def test_start_up_and_telemetry_settings_are_shown() -> None:
+    facts = begun_facts()
+    facts.tell(CORE, ProcessPhase("EngineCore_DP0", "load", 0, 1500 * MS))
+    facts.tell(API, TelemetrySet(2, 0.5, facts.later()))
+    assert facts.samples("vllm_obs_startup", "vllm_obs_telemetry_d", "vllm_obs_trace", "vllm_obs_build") == {
+        "vllm_obs_startup_seconds{phase=load,rank=DP0,role=EngineCore}": 1.5,
+        "vllm_obs_telemetry_detail_level": 2,
+        "vllm_obs_trace_sample_ratio": 0.5,
+        "vllm_obs_build_info{version=1.2.3}": 1,
+    }
+
+
+def test_lost_records_are_counted_by_who_wrote_them() -> None:
+    facts = begun_facts()
+    facts.state.apply(CORE, RecordsLost(7))
+    assert facts.samples("vllm_obs_recorder") == {
+        "vllm_obs_recorder_records_total{rank=DP0,role=EngineCore}": 1,
+        "vllm_obs_recorder_lost_records_total{rank=DP0,role=EngineCore}": 7,
+    }
+
+
+def test_counters_go_on_from_a_checkpoint() -> None:
+    facts = begun_facts()
+    generate_two_tokens(facts)
+    facts.submit("b", trace_parent=TRACED)
+    facts.take("b")
+    facts.run({"b": 4})
+    step = facts.plan({"b": 6})
+    checkpoint = facts.view.state()
+    resumed = facts.new_view()
+    resumed.restore(checkpoint)
+    assert facts.samples("", view=resumed) == facts.samples("")
+    facts.state.add_view(resumed)
+    facts.answer(step, "b")
+    facts.run({"b": 1}, "b")
+    facts.finish("b")
+    assert facts.samples("", view=resumed) == facts.samples("")
+
+
+def test_engines_are_counted_apart() -> None:
+    facts = begun_facts()
+    other = Source("EngineCore_DP1", 300, 4, "1")
+    facts.tell(other, DESCRIBED._replace(engine_index=1, max_model_len=20, described_at=facts.later()))
+    generate_two_tokens(facts)
+    store = facts.view.store
+    assert store.value("vllm:generation_tokens_total", "0", "model").number == 2
+    assert store.value("vllm:generation_tokens_total", "1", "model").number == 0
+    assert store.histogram("vllm:request_prompt_tokens", "1", "model").bounds == (1, 2, 5, 10, 20)
+    facts.tell(API, ProcessExited("EngineCore_DP1", other.pid, -9, facts.later()))
+    facts.view.refresh(facts.now)
+    awake = [store.value("vllm:engine_sleep_state", engine, "model", "awake").number for engine in "01"]
+    assert awake == [True, False]
+
+
+def test_a_wrong_checkpoint_is_an_error() -> None:
+    state = begun_facts().view.state()
+    for wrong in ([99, *state[1:]], state[:2], None):
+        with pytest.raises((TypeError, ValueError)):
+            MetricFacts().view.restore(wrong)
+
+
+def test_a_hundred_thousand_names_make_no_new_series() -> None:
+    facts = begun_facts()
+    generate_two_tokens(facts)
+    facts.end_http(handler="other", method="other", status=404, reason="not_found")
+    http = facts.state.http[-1]
+    num_before = len(facts.text().splitlines())
+    submitted = facts.state.ended.get("a").submitted  # type: ignore[union-attr]
+    for number in range(100_000):
+        name = f"name-{number}"
+        facts.view.record(API, submitted._replace(request_id=name, model=name, external_id=name, operation=name))
+        facts.view.record(API, http._replace(http_id=name, external_id=name, method=name, reason=name))
+    shown = facts.text()
+    # The unknown error, once.
+    assert len(shown.splitlines()) == num_before + 1
+    assert "name-" not in shown
+    assert facts.samples("vllm_obs_queue") == {
+        "vllm_obs_queue_depth{queue=inbox}": 65_536,
+        "vllm_obs_queue_depth{queue=open_sequences}": 65_536,
+    }
+
+
+def test_labels_that_should_be_closed_and_are_not_have_a_bound() -> None:
+    facts = begun_facts()
+    facts.end_http()
+    http = facts.state.http[-1]
+    for number in range(3000):
+        facts.view.record(API, http._replace(handler=f"/path/{number}"))
+        facts.view.record(Source(f"Worker_TP{number}", number, number + 10, "0"), http)
+    counts = {name: len(family.series) for name, family in facts.view.store.families.items()}
+    assert max(counts.values()) <= MAX_SERIES + 1
+    assert facts.view.store.value("http_requests_total", "other", "other", "other").number == 3000 - 1023
+    assert facts.view.store.value("http_requests_total", "/v1/chat/completions", "POST", "2xx").number == 3001

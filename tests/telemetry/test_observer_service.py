@@ -1,0 +1,99 @@
+"""The service checkpoints as often as that is cheap, always after a scrape, and goes on from what was saved."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from scripted_run import ScriptedRun
+
+from vllm_obs.telemetry.observer_config import ObserverConfig
+from vllm_obs.telemetry.observer_process import CHECKPOINT_NAME, open_service
+from vllm_obs.telemetry.observer_service import SAVE_PAUSE, ObserverService
+
+Opened = Callable[[], ObserverService]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[ScriptedRun]:
+    with ScriptedRun(tmp_path) as run:
+        run.start()
+        yield run
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    """Makes services that have drained everything."""
+    services: list[ObserverService] = []
+
+    def make() -> ObserverService:
+        services.append(open_service(ObserverConfig(tmp_path)))
+        while not services[-1].observer.drain_slice():
+            pass
+        return services[-1]
+
+    yield make
+    for service in services:
+        service.observer.close()
+
+
+def test_a_scrape_is_followed_by_a_checkpoint(run: ScriptedRun, opened: Opened, tmp_path: Path) -> None:
+    service = opened()
+    assert not (tmp_path / CHECKPOINT_NAME).exists()
+    service.context.render_metrics("")
+    assert (tmp_path / CHECKPOINT_NAME).exists()
+
+
+def test_a_slow_checkpoint_is_made_less_often(run: ScriptedRun, opened: Opened, tmp_path: Path) -> None:
+    service = opened()
+    saves: list[int] = []
+
+    def slow() -> None:
+        saves.append(1)
+        time.sleep(0.02)
+
+    service.save = slow
+    for _ in range(5):
+        service._upkeep(0)
+    assert len(saves) == 1
+    service.context.render_metrics("")
+    assert len(saves) == 2
+    service._save_due_at -= int(SAVE_PAUSE * 1e9)
+    service._upkeep(0)
+    assert len(saves) == 3
+
+
+def test_a_second_service_goes_on_where_the_first_was(run: ScriptedRun, opened: Opened, tmp_path: Path) -> None:
+    run.serve("before")
+    run.submit("open")
+    run.step("open")
+    first = opened()
+    first.save()
+    run.step("open")
+    run.finish("open")
+    second = opened()
+    assert second.observer.cost.resumed_from > 0
+    assert [ledger.request_id for ledger in second.observer.state.ended] == ["open-0-0"]
+    ledger = second.observer.state.ended.get("open-0-0")
+    assert ledger is not None
+    assert (ledger.num_steps, sum(ledger.stage_ns().values())) == (2, ledger.latency_ns)
+    assert second.observer.state.invariants.num_broken == 0
+    assert second.observer.cost.cpu_seconds_before > 0
+
+
+@pytest.mark.parametrize("part", ["run", "metrics", "cost"])
+def test_where_a_part_cannot_be_restored_the_rings_are_read_again(
+    run: ScriptedRun, opened: Opened, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    run.serve("before")
+    first = opened()
+    parts = {"run": first.observer.state, "metrics": first.views.metrics, "cost": first.observer.cost}
+    monkeypatch.setattr(type(parts[part]), "state", lambda self: "spoilt")
+    first.save()
+    monkeypatch.undo()
+    run.serve("after")
+    second = opened()
+    body = second.views.render("")[0].decode()
+    assert 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 6.0' in body
+    assert [ledger.request_id for ledger in second.observer.state.ended] == ["before-0-0", "after-0-0"]
+    assert second.observer.state.invariants.num_broken == 0

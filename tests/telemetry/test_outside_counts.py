@@ -1,0 +1,62 @@
+from metric_facts import MetricFacts
+
+from vllm_obs.telemetry.outside_counts import OutsidePorts
+
+
+class Totals:
+    """Totals that the test moves."""
+
+    def __init__(self) -> None:
+        self.violations = {"stages": 0.0}
+        self.failures = {"spans": 0.0, "metrics": 0.0}
+        self.dropped = 0.0
+
+    def ports(self) -> OutsidePorts:
+        return OutsidePorts(
+            exporter_failures=lambda: self.failures,
+            dropped_spans=lambda: {"": self.dropped},
+            violations=lambda: self.violations,
+            cpu_seconds=lambda: {"": 1.5},
+        )
+
+
+def shown(facts: MetricFacts) -> dict[str, float]:
+    return facts.samples(
+        "vllm_obs_exporter", "vllm_obs_dropped", "vllm_obs_invariant", "vllm_obs_telemetry_cpu", view=facts.view
+    )
+
+
+def test_totals_are_shown_as_they_are() -> None:
+    totals = Totals()
+    facts = MetricFacts(totals.ports())
+    totals.violations["stages"], totals.failures["spans"], totals.dropped = 2, 3, 4
+    expected = {
+        "vllm_obs_exporter_failures_total{signal=spans}": 3,
+        "vllm_obs_dropped_spans_total": 4,
+        "vllm_obs_invariant_violations_total{invariant=stages}": 2,
+        "vllm_obs_telemetry_cpu_seconds_total": 1.5,
+    }
+    assert shown(facts) == expected
+    assert shown(facts) == expected
+
+
+def test_totals_that_begin_anew_and_totals_that_go_on_both_only_grow() -> None:
+    totals = Totals()
+    facts = MetricFacts(totals.ports())
+    totals.violations["stages"] = totals.dropped = 5
+    shown(facts)
+    resumed = facts.new_view()
+    resumed.restore(facts.view.state())
+    facts.view = resumed
+    totals.violations["stages"], totals.dropped = 6, 2
+    assert shown(facts)["vllm_obs_invariant_violations_total{invariant=stages}"] == 6
+    assert shown(facts)["vllm_obs_dropped_spans_total"] == 7
+    totals.dropped = 4
+    assert shown(facts)["vllm_obs_dropped_spans_total"] == 9
+
+
+def test_a_law_that_nobody_knows_is_another() -> None:
+    totals = Totals()
+    facts = MetricFacts(totals.ports())
+    totals.violations["gravity"] = 1
+    assert shown(facts)["vllm_obs_invariant_violations_total{invariant=other}"] == 1

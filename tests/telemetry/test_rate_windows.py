@@ -1,0 +1,100 @@
+"""Rates are numbers a second over the whole seconds of a window, and old seconds are forgotten."""
+
+import pytest
+
+from vllm_obs.telemetry.ledger import SequenceLedger
+from vllm_obs.telemetry.rate_windows import NUM_SECONDS, RateWindows
+from vllm_obs.telemetry.records import RequestEnded, RequestSubmitted, StepAnswered, StepPlanned
+from vllm_obs.telemetry.step_history import StepFacts
+
+S = 1_000_000_000
+BEGIN = 1_000 * S
+
+
+def ledger(
+    num_prompt: int = 10, num_cached: int = 4, finish_reason: str = "stop", ended_at: int = 0
+) -> SequenceLedger:
+    text, zeros = ("r", 0, "h", "", 0, 1, 1, "chat", False, "m", ""), (0,) * 5
+    submitted = RequestSubmitted(*text, *zeros, num_prompt, 8, 0, 0.0, 1.0, 0)
+    found = SequenceLedger(submitted, num_cached_tokens=num_cached)
+    if ended_at:
+        found.ended = RequestEnded("r", 0, finish_reason, "", num_prompt, 1, num_cached, 0, 0, 0, ended_at)
+    return found
+
+
+def step(number: int, begun_at: int, num_tokens: int) -> StepFacts:
+    """A step of 100 ms: 10 schedule, 60 execute, 20 sample, 10 update."""
+    ms = S // 1000
+    planned = StepPlanned(
+        number,
+        begun_at,
+        begun_at + 10 * ms,
+        ["r"],
+        [num_tokens],
+        [0],
+        [1],
+        [],
+        [],
+        [],
+        [],
+        [],
+        [],
+        "",
+        1,
+        0,
+        0,
+        0,
+        0,
+    )
+    answered = StepAnswered(number, begun_at + 70 * ms, begun_at + 90 * ms, begun_at + 100 * ms, ["r"], [1], 0)
+    return StepFacts("0", planned, answered=answered)
+
+
+def test_a_window_counts_its_whole_seconds() -> None:
+    rates = RateWindows()
+    for second in range(20):
+        rates.tokens(ledger(), None if second == 15 else 5, BEGIN + second * S + 1)
+        rates.step_closed(step(second, BEGIN + second * S, 7))
+    rates.sequence_closed(ledger(ended_at=BEGIN + 19 * S))
+    rates.sequence_closed(ledger(finish_reason="error", ended_at=BEGIN + 19 * S))
+    assert rates.rates(BEGIN + 20 * S)["10s"] == {
+        "steps_per_second": 1.0,
+        "prompt_tokens_per_second": 0.6,
+        "output_tokens_per_second": 1.0,
+        "requests_per_second": 0.2,
+        "failed_requests_per_second": 0.1,
+        "http_requests_per_second": 0.0,
+    }
+
+
+def test_a_young_run_is_not_made_to_look_slow() -> None:
+    rates = RateWindows()
+    for second in range(4):
+        rates.step_closed(step(second, BEGIN + second * S, 1))
+    assert [found["output_tokens_per_second"] for found in rates.rates(BEGIN + 4 * S).values()] == [1.0, 1.0, 1.0]
+
+
+def test_the_loops_time_is_shared_out() -> None:
+    rates = RateWindows()
+    for second in range(10):
+        rates.step_closed(step(second, BEGIN + second * S, 7))
+    share = rates.loop_shares(BEGIN + 10 * S, "0")["10s"]
+    assert share == pytest.approx(
+        {"schedule": 0.01, "execute": 0.06, "sample": 0.02, "update": 0.01, "busy": 0.1, "idle": 0.9}
+    )
+    assert rates.loop_shares(BEGIN + 10 * S, "1")["10s"]["idle"] == 1.0
+
+
+def test_an_idle_run_has_rates_of_zero() -> None:
+    rates = RateWindows()
+    rates.step_closed(step(0, BEGIN, 1))
+    later = rates.rates(BEGIN + 400 * S)
+    assert {number for found in later.values() for number in found.values()} == {0.0}
+
+
+def test_what_is_older_than_every_window_is_forgotten() -> None:
+    rates = RateWindows()
+    for second in range(3 * NUM_SECONDS):
+        rates.step_closed(step(second, BEGIN + second * S, 1))
+    rates.step_closed(step(0, BEGIN, 1))
+    assert len(rates._seconds) == NUM_SECONDS

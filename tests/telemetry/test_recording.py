@@ -1,0 +1,147 @@
+"""A recording holds the whole requests of its span, and a replay of it answers as the live run would have."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripted_run import MODEL, ScriptedRun
+
+from vllm_obs.telemetry.inspect_requests import one_request
+from vllm_obs.telemetry.inspect_state import run_view
+from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.observer_service import ObserverService
+from vllm_obs.telemetry.recording import SavedRecording, save_recording
+from vllm_obs.telemetry.recording_file import RecordingError
+from vllm_obs.telemetry.recording_tail import RecordingTail
+from vllm_obs.telemetry.replay import open_replay
+from vllm_obs.telemetry.ring_tail import RingTail
+
+S = 1_000_000_000
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "20261129-120000-7"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def run(run_dir: Path) -> Iterator[ScriptedRun]:
+    with ScriptedRun(run_dir) as run:
+        run.start()
+        yield run
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return tmp_path / "saved.rec"
+
+
+def replayed(path: Path) -> ObserverService:
+    """The service over a recording, with its file closed again."""
+    service = open_replay(path, "127.0.0.1", 0)
+    service.observer.close()
+    return service
+
+
+def ended_ids(service: ObserverService) -> list[str]:
+    return [ledger.request_id for ledger in service.observer.state.ended]
+
+
+def test_a_replay_answers_as_the_run_did(run: ScriptedRun, run_dir: Path, saved: Path) -> None:
+    for number in range(3):
+        run.serve(f"r{number}", label="label")
+    run.submit("open")
+    run.step("open")
+    live = Observer("run", run_dir, clock=lambda: run.now)
+    live.tail = RingTail(run_dir)
+    while not live.drain_slice():
+        pass
+    live.close()
+    found = save_recording(run_dir, saved, 3600 * S)
+    assert found == SavedRecording(live.cost.num_facts, saved.stat().st_size, 0, found.seconds)
+    replay = replayed(saved)
+    state, now = replay.observer.state, run.now
+    for name in ("r0", "r2-0-0", "open", "label"):
+        assert one_request(state, now, name) == one_request(live.state, now, name)
+    assert state.invariants.num_broken == 0
+    view = run_view(replay.context)
+    assert (view["run"], view["health"]["word"], view["models"]) == (run_dir.name, "recording", [MODEL])
+    assert (
+        f'vllm:generation_tokens_total{{engine="0",model_name="{MODEL}"}} 10.0'
+        in replay.views.render("")[0].decode()
+    )
+
+
+def test_time_stands_still_at_the_last_record(run: ScriptedRun, run_dir: Path, saved: Path) -> None:
+    run.submit("open")
+    save_recording(run_dir, saved, S)
+    observer = replayed(saved).observer
+    assert observer.now() == observer.now() == run.now
+
+
+def test_only_the_span_is_saved_but_its_requests_are_whole(run: ScriptedRun, run_dir: Path, saved: Path) -> None:
+    run.serve("long ago")
+    run.pass_time(60_000)
+    run.submit("reaches in")
+    run.step("reaches in")
+    run.pass_time(20_000)
+    run.step("reaches in")
+    run.finish("reaches in")
+    run.serve("within")
+    save_recording(run_dir, saved, 10 * S)
+    service = replayed(saved)
+    assert ended_ids(service) == ["reaches in-0-0", "within-0-0"]
+    assert not any(ledger.is_partial for ledger in service.observer.state.ended)
+    header = RecordingTail(saved)
+    header.close()
+    assert header.header.begins_at == run.now - 10 * S
+
+
+def test_what_was_recorded_once_is_in_every_recording(run_dir: Path, saved: Path) -> None:
+    with ScriptedRun(run_dir, engine_bytes=16_384) as run:
+        run.start()
+        observer = Observer("run", run_dir)
+        observer.tail = RingTail(run_dir)
+        while not observer.drain_slice():
+            pass
+        observer.facts.save(1, 1)
+        observer.close()
+        for number in range(60):
+            run.serve(f"r{number}")
+        found = save_recording(run_dir, saved, 3600 * S)
+    assert found.num_lost > 0
+    service = replayed(saved)
+    described = service.observer.state.engines["0"].described
+    assert described is not None
+    assert described.model_names == [MODEL]
+    assert service.observer.state.num_lost == {"EngineCore_DP0": found.num_lost}
+
+
+def test_a_dead_run_is_saved_to_its_last_record(run: ScriptedRun, run_dir: Path, saved: Path) -> None:
+    run.serve("a")
+    run.close()
+    save_recording(run_dir, saved, 60 * S)
+    service = replayed(saved)
+    assert ended_ids(service) == ["a-0-0"]
+    assert service.observer.state.engines == {}
+    assert [engine.label for engine in service.observer.state.past_engines] == ["0"]
+
+
+def test_a_cut_recording_is_replayed_as_far_as_it_goes(run: ScriptedRun, run_dir: Path, saved: Path) -> None:
+    for number in range(10):
+        run.serve(f"r{number}")
+    save_recording(run_dir, saved, 60 * S)
+    saved.write_bytes(saved.read_bytes()[: saved.stat().st_size // 2])
+    assert 0 < len(ended_ids(replayed(saved))) < 10
+    tail = RecordingTail(saved)
+    assert sum(1 for _ in tail.drain(10_000)) > 10
+    assert tail.num_bad_bytes > 0
+    tail.close()
+
+
+def test_a_directory_without_rings_is_named(tmp_path: Path, saved: Path) -> None:
+    with pytest.raises(RecordingError, match="holds no rings"):
+        save_recording(tmp_path, saved, S)
+    assert not saved.exists()

@@ -1,0 +1,212 @@
+"""The run's state tells what lives, what was, and by whom, and holds no more than it may."""
+
+import pytest
+from fact_stream import API_SERVER, ENGINE, FactStream
+from recording_view import RecordingView
+
+from vllm_obs.telemetry.records import (
+    HttpRequestEnded,
+    LoopSampled,
+    OutputsTaken,
+    ProcessStarted,
+    Record,
+    TelemetrySet,
+    WorkerStep,
+)
+from vllm_obs.telemetry.run_state import MAX_API_SERVERS, MAX_HTTP_REQUESTS, MAX_ROLES, RunState
+from vllm_obs.telemetry.step_history import StepFacts
+from vllm_obs.telemetry.view import BaseView, RecordsLost, Source, SourceGone
+
+WORKER = Source("Worker_TP1", 300, 3000, "0")
+
+
+def run_of(facts: list[tuple[Source, Record]]) -> tuple[RunState, RecordingView]:
+    state, view = RunState(), RecordingView()
+    state.add_view(view)
+    for source, record in facts:
+        state.apply(source, record)
+    return state, view
+
+
+def test_a_sequence_is_found_by_its_id_its_request_and_its_clients_label() -> None:
+    stream = FactStream()
+    for index in range(3):
+        stream.submit(f"r-{index}", external_id="mine")
+    stream.finish("r-1")
+    state, _ = run_of(stream.facts)
+    assert [ledger.request_id for ledger in state.find("r-1")] == ["r-1"]
+    assert [ledger.request_id for ledger in state.find("http-r-2")] == ["r-2"]
+    assert [ledger.request_id for ledger in state.find("mine")] == ["r-2", "r-1", "r-0"]
+    assert state.find("nobody") == []
+
+
+def test_levels_are_true_whether_or_not_the_engine_works() -> None:
+    stream = FactStream()
+    stream.describe()
+    for index in range(3):
+        stream.submit(f"r-{index}")
+    stream.step(["r-0", "r-1"])
+    state, _ = run_of(stream.facts)
+    engine = state.engines["0"]
+    assert (engine.num_running, engine.num_waiting, tuple(engine.blocks.levels)) == (2, 1, stream.blocks.levels)
+    for request_id in ("r-0", "r-1", "r-2"):
+        for fact in stream.abort(request_id):
+            state.apply(*fact)
+    assert (engine.num_running, engine.num_waiting, tuple(engine.blocks.levels)) == (0, 0, (0, 4, 60))
+
+
+def test_a_live_sequence_shows_where_its_time_goes_now() -> None:
+    stream = FactStream()
+    stream.describe()
+    for index in range(3):
+        stream.submit(f"r-{index}")
+    stream.step(["r-0"], head_reason="kv_blocks")
+    stream.step(["r-0"], head_reason="max_num_seqs")
+    state, _ = run_of(stream.facts)
+    behind = state.sequences["r-2"]
+    now = stream.pass_time(500)
+    assert [(each.stage, each.reason) for each in state.intervals(behind, now)][-3:] == [
+        ("queue", "step_in_progress"),
+        ("queue", "head_of_line"),
+        ("queue", "max_num_seqs"),
+    ]
+    assert state.intervals(behind, now)[-1].ended_at == now
+    assert sum(each.num_ns for each in state.intervals(behind, now)) == now - behind.submitted.received_at
+    assert (behind.state, state.sequences["r-0"].state, state.num_ahead(behind)) == ("waiting", "running", 1)
+
+
+def test_a_step_closes_when_every_rank_has_told_its_part() -> None:
+    stream = FactStream()
+    stream.describe(world_size=2)
+    stream.submit()
+    stream.step(["r-0"])
+    state, view = run_of(stream.facts)
+    assert view.steps == []
+    part = next(record for record in stream.records if isinstance(record, WorkerStep))
+    state.apply(WORKER, part._replace(rank=1))
+    (step,) = view.steps
+    assert [worker.rank for worker in step.workers] == [0, 1]
+    assert state.engines["0"].steps.get(1) is step
+    outputs = [record for record in stream.records if isinstance(record, OutputsTaken)]
+    assert (step.outputs, step.answered is not None, step.is_closed) == (outputs, True, True)
+
+
+def test_a_rank_that_tells_nothing_is_not_waited_for_forever() -> None:
+    stream = FactStream()
+    stream.describe(world_size=2)
+    stream.submit()
+    stream.step(["r-0"])
+    state, view = run_of(stream.facts)
+    state.tick(stream.now + 10**9)
+    assert view.steps == []
+    state.tick(stream.now + 3 * 10**9)
+    assert [len(step.workers) for step in view.steps] == [1]
+
+
+def test_what_other_processes_tell_of_a_step_before_the_core_does_is_kept() -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit()
+    stream.step(["r-0"])
+    early = [fact for fact in stream.facts if isinstance(fact[1], WorkerStep | OutputsTaken)]
+    rest = [fact for fact in stream.facts if fact not in early]
+    _, view = run_of(rest[:2] + early + rest[2:])
+    (step,) = view.steps
+    assert (step.workers, step.outputs) == ([early[0][1]], [early[1][1]])
+
+
+def test_steps_without_rows_and_steps_that_fail_close_at_once() -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit()
+    stream.step()
+    stream.step(["r-0"], is_failed=True)
+    _, view = run_of(stream.facts)
+    assert [(step.step, step.answered, step.failed is not None) for step in view.steps] == [
+        (1, None, False),
+        (2, None, True),
+    ]
+
+
+def test_a_step_that_an_engine_died_in_closes_with_it() -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit()
+    stream.step(["r-0"], is_answered=False)
+    state, view = run_of(stream.facts)
+    state.apply(ENGINE, SourceGone())
+    assert [(step.step, step.is_over) for step in view.steps] == [(1, False)]
+    assert state.past_engines[0].is_gone
+
+
+def test_two_engines_are_told_apart() -> None:
+    first = FactStream()
+    second = FactStream(engine=Source("EngineCore_DP1", 201, 2001, "1"))
+    for stream, request_id in ((first, "a"), (second, "b")):
+        stream.describe()
+        stream.submit(request_id)
+        stream.step([request_id])
+    state, view = run_of(first.facts + second.facts)
+    assert {label: engine.num_running for label, engine in state.engines.items()} == {"0": 1, "1": 1}
+    assert [(step.engine, len(step.outputs)) for step in view.steps] == [("0", 1), ("1", 1)]
+    assert (state.sequences["a"].engine, state.sequences["b"].engine) == ("0", "1")
+
+
+def test_processes_and_their_ends_are_known() -> None:
+    state, _ = run_of([(ENGINE, ProcessStarted("EngineCore_DP0", 200, 10, 20))])
+    assert [(each.role, each.state) for each in state.processes.living()] == [("EngineCore_DP0", "starting")]
+    state.apply(ENGINE, SourceGone())
+    assert state.processes.living() == []
+
+
+def test_the_last_word_of_an_api_server_is_kept() -> None:
+    state, _ = run_of([])
+    state.apply(API_SERVER, LoopSampled(0, 10, 0.5, 1, 2, 3))
+    state.apply(API_SERVER, LoopSampled(0, 20, 0.1, 1, 2, 3))
+    state.apply(API_SERVER, TelemetrySet(2, 0.5, 30))
+    assert (state.loops, state.telemetry) == ({0: LoopSampled(0, 20, 0.1, 1, 2, 3)}, TelemetrySet(2, 0.5, 30))
+
+
+def test_everything_kept_is_bounded() -> None:
+    state, _ = run_of([])
+    http = HttpRequestEnded("h", 0, "", "/v1/models", "GET", 200, "", "", 1, 2, 3, 4, 5)
+    for number in range(MAX_HTTP_REQUESTS + 10):
+        state.apply(API_SERVER, http._replace(http_id=f"h-{number}"))
+    for number in range(MAX_API_SERVERS + MAX_ROLES + 10):
+        state.apply(API_SERVER, LoopSampled(number, 10, 0.5, 1, 2, 3))
+        state.apply(API_SERVER._replace(role=f"role-{number}"), RecordsLost(1))
+    assert (len(state.http), len(state.loops), len(state.num_lost)) == (
+        MAX_HTTP_REQUESTS,
+        MAX_API_SERVERS,
+        MAX_ROLES + 1,
+    )
+    assert sum(state.num_lost.values()) == MAX_API_SERVERS + MAX_ROLES + 10
+
+
+class FailingView(BaseView):
+    def record(self, source: Source, record: Record) -> None:
+        raise RuntimeError("no")
+
+    def step_closed(self, step: StepFacts) -> None:
+        raise RuntimeError("no")
+
+
+def test_a_view_that_fails_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    state, view = RunState(), RecordingView()
+    state.add_view(FailingView())
+    state.add_view(view)
+    stream = FactStream()
+    stream.describe()
+    stream.submit()
+    stream.step(["r-0"])
+    stream.finish("r-0")
+    for fact in stream.facts:
+        state.apply(*fact)
+    assert (len(view.steps), len(view.closed)) == (1, 1)
+    assert state.views.num_errors == len(stream.facts) + 1
+    assert len(caplog.records) == 1
+
+
+def test_what_is_no_snapshot_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a snapshot of a run"):
+        RunState().restore({"engines": 7})

@@ -1,0 +1,127 @@
+"""The waiting line knows its head, and gives everybody behind it the reason that holds for them."""
+
+from typing import get_args
+
+import pytest
+from fact_stream import FactStream
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vllm_obs.engine.wait_reason import WaitReason
+from vllm_obs.telemetry.ledger import SequenceLedger
+from vllm_obs.telemetry.records import RequestSubmitted
+from vllm_obs.telemetry.stages import Interval
+from vllm_obs.telemetry.wait_reasons import WAIT_REASONS, known_reason, reason_behind
+from vllm_obs.telemetry.waiting_line import FIRST_LOOK, WaitingLine
+
+
+def waiting(request_id: str, at: int = 0) -> SequenceLedger:
+    (_, submitted), *_ = FactStream().submit(request_id)
+    assert isinstance(submitted, RequestSubmitted)
+    return SequenceLedger(submitted, stage="queue", reason=FIRST_LOOK, since=at)
+
+
+def line_of(*ledgers: SequenceLedger) -> WaitingLine:
+    line = WaitingLine()
+    for number, ledger in enumerate(ledgers):
+        line.join(ledger, (0, number))
+    return line
+
+
+def test_the_closed_set_of_reasons_is_the_schedulers() -> None:
+    assert get_args(WaitReason) == WAIT_REASONS
+    assert [known_reason(reason) for reason in ("kv_blocks", "a newer one")] == ["kv_blocks", "other"]
+
+
+@pytest.mark.parametrize("reason", WAIT_REASONS)
+def test_a_limit_for_all_is_everybodys_reason_and_a_heads_own_lack_is_not(reason: str) -> None:
+    is_for_all = reason in ("max_num_seqs", "token_budget", "paused")
+    assert reason_behind(reason) == (reason if is_for_all else "head_of_line")
+
+
+def test_the_head_leaves_and_the_next_takes_its_place() -> None:
+    first, second = waiting("a"), waiting("b")
+    line = line_of(first, second)
+    line.planned("kv_blocks", 10)
+    assert (line.head, first.reason, second.reason) == (first, "kv_blocks", "head_of_line")
+    line.leave("a")
+    line.planned("kv_blocks", 20)
+    assert (line.head, second.reason, second.since, len(line)) == (second, "kv_blocks", 20, 1)
+    assert second.intervals == [Interval("queue", 0, 10, FIRST_LOOK), Interval("queue", 10, 20, "head_of_line")]
+
+
+def test_who_comes_back_in_front_puts_the_head_behind_it() -> None:
+    first, second = waiting("a"), waiting("b")
+    line = line_of(waiting("x"), first)
+    line.leave("x")
+    line.planned("kv_blocks", 10)
+    line.join(second, (0, 0))
+    line.planned("kv_blocks", 20)
+    assert (line.head, second.reason, first.reason, first.since) == (second, "kv_blocks", "head_of_line", 20)
+    assert (line.num_ahead("a"), line.num_ahead("b"), line.num_ahead("x")) == (1, 0, 0)
+
+
+def test_those_behind_catch_up_when_they_are_looked_at() -> None:
+    first, second = waiting("a"), waiting("b")
+    line = line_of(first, second)
+    for at, reason in ((10, "max_num_seqs"), (20, "max_num_seqs"), (30, "kv_blocks"), (40, "token_budget")):
+        line.planned(reason, at)
+    assert second.since == 10
+    line.catch_up(second)
+    line.catch_up(second)
+    assert [(each.reason, each.begun_at) for each in second.intervals] == [
+        (FIRST_LOOK, 0),
+        ("max_num_seqs", 10),
+        ("head_of_line", 30),
+    ]
+    assert (second.reason, second.since) == ("token_budget", 40)
+
+
+def test_the_line_can_be_ordered_anew() -> None:
+    line = line_of(waiting("a"), waiting("b"))
+    line.rerank({"a": (5, 0), "b": (1, 1)})
+    assert [ledger.request_id for ledger in line.ledgers()] == ["b", "a"]
+    assert line.head is line.ledgers()[0]
+
+
+@settings(max_examples=50, deadline=None, database=None)
+@given(st.lists(st.tuples(st.sampled_from(("join", "leave", "plan")), st.integers(0, 9)), max_size=80))
+def test_reasons_are_what_they_would_be_if_everybody_were_told_each_step(actions: list[tuple[str, int]]) -> None:
+    line, told = WaitingLine(), dict[str, SequenceLedger]()
+    ledgers: dict[str, SequenceLedger] = {}
+    for at, (action, number) in enumerate(actions, 1):
+        request_id = f"r-{number}"
+        if action == "join" and request_id not in ledgers:
+            ledgers[request_id], told[request_id] = waiting(request_id, at), waiting(request_id, at)
+            line.join(ledgers[request_id], (0, number))
+        elif action == "leave" and request_id in ledgers:
+            line.leave(request_id)
+            assert ledgers.pop(request_id).intervals_until(at) == told.pop(request_id).intervals_until(at)
+        elif action == "plan":
+            reason = ("kv_blocks", "max_num_seqs", "token_budget")[number % 3]
+            line.planned(reason, at)
+            for place, each in enumerate(sorted(told)):
+                told[each].switch("queue", at, reason_behind(reason) if place else reason)
+    for request_id, ledger in ledgers.items():
+        line.catch_up(ledger)
+        assert ledger.intervals_until(1000) == told[request_id].intervals_until(1000)
+
+
+def test_the_list_of_changes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vllm_obs.telemetry.waiting_line.MAX_CHANGES", 4)
+    first, second = waiting("a"), waiting("b")
+    line = line_of(first, second)
+    reasons = ["max_num_seqs", "token_budget"] * 10
+    for at, reason in enumerate(reasons, 10):
+        line.planned(reason, at)
+    line.leave("b")
+    assert [each.reason for each in second.intervals] == [FIRST_LOOK, *reasons[:-1]]
+
+
+def test_those_who_left_do_not_stay_in_memory() -> None:
+    line = WaitingLine()
+    for number in range(1000):
+        line.join(waiting(f"r-{number}"), (0, number))
+        if number:
+            line.leave(f"r-{number}")
+    assert (len(line), len(line._heap) < 200) == (1, True)
