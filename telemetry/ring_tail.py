@@ -5,6 +5,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,8 +81,12 @@ class RingTail:
         return [*(stream.cursor for stream in self._streams.values()), *self._past.values()]
 
     def rings(self) -> list[LiveRing]:
-        """The open rings."""
-        return [LiveRing(stream.source, *stream.look()) for stream in self._streams.values()]
+        """The open rings that can be read."""
+        found = []
+        for stream in self._streams.values():
+            with suppress(RingError):
+                found.append(LiveRing(stream.source, *stream.look()))
+        return found
 
     def close(self) -> None:
         """Let go of every file."""

@@ -83,6 +83,7 @@ class SequenceBook:
         self._held: dict[str, list[tuple[int | None, int]]] = {}
         self._lossy_apis: set[int] = set()
         self._doubtful_until = 0
+        self._doubted: set[str] = set()
 
     def submit(self, source: Source, submitted: RequestSubmitted) -> None:
         """An API server sent a sequence on its way."""
@@ -100,7 +101,8 @@ class SequenceBook:
             self._by_http.setdefault(submitted.http_id, []).append(request_id)
         if orphan is None:
             ledger.begin()
-            ledger.is_partial = submitted.submitted_at <= self._doubtful_until
+            if submitted.submitted_at <= self._doubtful_until:
+                self._doubt(ledger)
         else:
             orphan.adopt(submitted)
             self._tell_held(orphan)
@@ -157,17 +159,24 @@ class SequenceBook:
         for ledger in self.live.values():
             if ledger.api_generation == source.generation:
                 ledger.is_partial = True
+                self._doubted.discard(ledger.request_id)
 
     def doubt_untaken(self, until: int) -> None:
         """A core's records up to this moment were lost, perhaps all about who is not known to have been taken."""
         self._doubtful_until = max(self._doubtful_until, until)
         for ledger in self.live.values():
-            ledger.is_partial |= not ledger.taken_at
+            if not ledger.taken_at and not ledger.is_partial:
+                self._doubt(ledger)
 
     def trust(self, ledger: SequenceLedger) -> None:
-        """The core took the sequence just now: nothing about it was lost, unless by its API server."""
-        if ledger.stage == "submit":
-            ledger.is_partial = ledger.api_generation in self._lossy_apis
+        """The core took the sequence just now: if only that was in doubt, nothing about it was lost."""
+        if ledger.request_id in self._doubted:
+            self._doubted.discard(ledger.request_id)
+            ledger.is_partial = False
+
+    def _doubt(self, ledger: SequenceLedger) -> None:
+        ledger.is_partial = True
+        self._doubted.add(ledger.request_id)
 
     def end_api(self, source: Source) -> None:
         """An API server is gone: its sequences get no ending any more, and close as they are."""
@@ -225,6 +234,7 @@ class SequenceBook:
         request_id = ledger.request_id
         del self.live[request_id]
         self._without_core.discard(request_id)
+        self._doubted.discard(request_id)
         if self._ending.pop(request_id, None) is None:
             self.num_abandoned += 1
         if ledger.submitted.http_id and ledger.http is None:

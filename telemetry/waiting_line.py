@@ -1,7 +1,6 @@
 """WaitingLine: one engine's waiting sequences in rank order, each with its reason at no cost a step for most."""
 
 from heapq import heapify, heappop, heappush
-
 from typing import NamedTuple
 
 from vllm_obs.telemetry.ledger import SequenceLedger

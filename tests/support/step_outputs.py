@@ -19,6 +19,7 @@ class Row:
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
     error: tuple[str, str] | None = None
+    timing: tuple[int, int] | None = None
 
 
 def step_outputs(*rows: Row, sampled_at: int = 5) -> EngineCoreOutputs:
@@ -39,7 +40,7 @@ def step_outputs(*rows: Row, sampled_at: int = 5) -> EngineCoreOutputs:
             (i, row.prompt_logprobs) for i, row in enumerate(rows) if row.prompt_logprobs is not None
         ],
         errors=[(i, *row.error) for i, row in enumerate(rows) if row.error is not None],
-        timings=[],
+        timings=[(i, *row.timing) for i, row in enumerate(rows) if row.timing is not None],
         utility=None,
         stats=None,
         sampled_at=sampled_at,

@@ -183,6 +183,7 @@ def test_a_ring_that_is_cut_while_it_is_read_ends_there(rings: Rings, make_tail:
     tail = make_tail()
     assert len(list(tail.drain())) == 2
     os.truncate(rings.directory / "APIServer_0.ring", 4096)
+    assert [ring.source.role for ring in tail.rings()] == ["EngineCore_DP0"]
     rings.record("EngineCore_DP0", at(3))
     facts = [(source.role, fact) for source, fact in tail.drain()]
     assert sorted(facts) == [("APIServer_0", SourceGone()), ("EngineCore_DP0", at(3))]

@@ -176,6 +176,26 @@ def test_records_that_an_api_server_lost_make_its_sequences_partial() -> None:
     assert view.losses == [("APIServer_0", 3)]
 
 
+def test_sequences_that_come_after_a_loss_are_whole_again() -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("during", is_taken=False)
+    state, view = run_of(stream.facts)
+    for source in (API_SERVER, ENGINE):
+        state.apply(source, RecordsLost(3))
+    stream.submit("after", is_taken=False)
+    for fact in (*stream.facts[-1:], *stream.step(), *stream.take("after"), *stream.take("during")):
+        state.apply(*fact)
+    rest = [*stream.step(["during", "after"]), *stream.finish("during"), *stream.finish("after")]
+    for fact in rest:
+        state.apply(*fact)
+    assert [(ledger.request_id, ledger.is_partial) for ledger in view.closed] == [
+        ("during", True),
+        ("after", False),
+    ]
+    assert state.invariants.num_broken == 0
+
+
 def test_an_ending_that_was_lost_is_not_waited_for_forever() -> None:
     stream = a_stream()
     state, view = run_of(stream.facts)

@@ -12,7 +12,7 @@ from step_outputs import Row, logprobs, step_outputs
 from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.frontend.open_sequence import AT_THE_END, SequenceRequest
 from vllm_obs.engine.frontend.output_processor import OutputProcessor
-from vllm_obs.engine.frontend.outputs import SequenceDelta, TokenLogprob
+from vllm_obs.engine.frontend.outputs import SequenceDelta, SequenceTiming, TokenLogprob
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.telemetry.recorder import MemoryRecorder
@@ -71,8 +71,8 @@ def desk() -> Desk:
 
 def test_each_step_gives_a_delta_and_the_first_brings_the_prompt(desk: Desk) -> None:
     desk.register()
-    desk.say(Row("r-0", [19556], num_cached_tokens=1))
-    desk.say(Row("r-0", [905], LENGTH))
+    desk.say(Row("r-0", [19556], num_cached_tokens=1, timing=(3, 4)))
+    desk.say(Row("r-0", [905], LENGTH), sampled_at=9)
     first, last = desk.deltas
     assert first == SequenceDelta(
         "r-0",
@@ -93,6 +93,7 @@ def test_each_step_gives_a_delta_and_the_first_brings_the_prompt(desk: Desk) -> 
         num_prompt_tokens=2,
         num_cached_tokens=1,
         num_output_tokens=2,
+        timing=SequenceTiming(3, 4, 5, 9),
     )
 
 
