@@ -120,7 +120,8 @@ class Observer:
         while num_taken and elapsed < SLICE_NS:
             num_taken = self._take_chunk()
             elapsed = time.monotonic_ns() - begun_at
-        self.state.tick(self.now())
+        if num_taken == 0:  # with a backlog, what looks overdue may only be unread
+            self.state.tick(self.now())
         self._count_slice(begun_at, self.cost.num_facts > num_before)
         return num_taken == 0
 
