@@ -187,9 +187,11 @@ class EngineCore:
         sampled = self._executor.sample_tokens(None)
         _wait_for(executed, plan.step)
         executed_at = self._clock()
+        self._recorder.advance()
         self._recorder.doing(Activity.SAMPLING)
         output = _wait_for(sampled, plan.step)
         self._moments = (executed_at, self._clock())
+        self._recorder.advance()
         return output
 
     def _update_from_output(self, plan: StepPlan, output: ModelRunnerOutput) -> None:

@@ -80,7 +80,7 @@ class Lifecycle:
             await self._end_engine()
             watch.stop()
             if self._observer is not None:
-                await self._observer.stop()
+                await self._observer.stop(at_once=self._signals.second.is_set())
             self._signals.remove()
         return EXIT_CUT_OFF if code == EXIT_DRAINED and self._signals.second.is_set() else code
 

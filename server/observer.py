@@ -56,8 +56,8 @@ class Observer(Protocol):
     async def address(self) -> str | None:
         """The address of its inspector once it has one; None when it was stopped before."""
 
-    async def stop(self) -> None:
-        """End it, after it has read what was recorded last."""
+    async def stop(self, at_once: bool = False) -> None:
+        """End it, after it has read what was recorded last unless told otherwise."""
 
 
 class ObserverChild:
@@ -157,8 +157,11 @@ class ObserverChild:
         except VllmObsError:
             return None  # it ended: the next one will say it
 
-    async def stop(self) -> None:
-        """Order it to end, give it two seconds to read what was recorded last, then kill it."""
+    async def stop(self, at_once: bool = False) -> None:
+        """Order it to end, give it two seconds to read what was recorded last, then kill it.
+
+        One that has not come to life yet, and every one `at_once`, is killed.
+        """
         self._is_stopping = True
         if self._restart is not None:
             self._restart.cancel()
@@ -166,7 +169,7 @@ class ObserverChild:
         if child is None:
             return
         child.ask_to_stop()
-        deadline = time.monotonic() + DRAIN_SECONDS
+        deadline = time.monotonic() + (0 if at_once or self._ready() is None else DRAIN_SECONDS)
         while child.exit_cause is None and time.monotonic() < deadline:
             await asyncio.sleep(POLL_SECONDS)
         child.stop(0)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from fastapi import APIRouter, Request, Response
 
 from vllm_obs.engine.errors import RequestError
-from vllm_obs.engine.frontend.async_llm import EncodedChat
+from vllm_obs.engine.frontend.chat_template import EncodedChat
 from vllm_obs.server.answer import answer
 from vllm_obs.server.body import read_body
 from vllm_obs.server.chat_reply import ChatShape

@@ -92,6 +92,7 @@ class UniprocExecutor:
     def _timed(self, phase: str, activity: Activity, act: Callable[[], T]) -> T:
         self._recorder.doing(activity)
         result = act()
+        self._recorder.advance()
         self._phases.append((phase, self._begun.end(phase)))
         return result
 

@@ -177,12 +177,14 @@ class WorkerRank:
             self._recorder.begin_step(command.plan.step)
             self._recorder.doing(Activity.EXECUTING)
             self._worker.execute_model(command.plan)
+            self._recorder.advance()
             return Executed(command.call_id)
         assert isinstance(command, SampleTokens)
         if self._failure:
             return CallFailed(command.call_id, self._failure)
         self._recorder.doing(Activity.SAMPLING)
         output = self._worker.sample_tokens(command.masks)
+        self._recorder.advance()
         self._record_step(output)
         return Sampled(command.call_id, output)
 

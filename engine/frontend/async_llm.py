@@ -8,11 +8,11 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import EngineDeadError, RequestFailedError, VllmObsError
-from vllm_obs.engine.frontend.chat_template import ChatTemplate, Message
+from vllm_obs.engine.frontend.chat_template import ChatTemplate, EncodedChat, Message
 from vllm_obs.engine.frontend.client_interface import AsyncEngineClient
 from vllm_obs.engine.frontend.input_processor import (
     LONG_TEXT_CHARS,
@@ -62,13 +62,6 @@ class RequestOptions(TypedDict, total=False):
     trace_parent: str
     stream: bool
     num_prompts: int
-
-
-class EncodedChat(NamedTuple):
-    """A conversation's token ids, and when its text was there (monotonic ns)."""
-
-    token_ids: list[int]
-    rendered_at: int
 
 
 class AsyncLLM:
@@ -168,11 +161,11 @@ class AsyncLLM:
         return await self._in_thread(encode) if len(text) > LONG_TEXT_CHARS else encode()
 
     async def encode_chat(self, template: ChatTemplate, messages: list[Message], /, **options: Any) -> EncodedChat:
-        """`ChatTemplate.encode`, long chats off the event loop. RequestError when it cannot fit the context."""
+        """`ChatTemplate.encode_timed`, long chats off the event loop. RequestError when it cannot fit."""
         contents = (message.get("content") for message in messages)
         num_chars = sum(len(content) for content in contents if isinstance(content, str))
         self._inputs.check_num_chars(num_chars)
-        encode = partial(_encode_chat, template, messages, options)
+        encode = partial(template.encode_timed, messages, **options)
         is_long = num_chars > LONG_TEXT_CHARS or len(messages) > 32 or bool(options.get("tools"))
         return await self._in_thread(encode) if is_long else encode()
 
@@ -277,12 +270,6 @@ async def _quietly(work: Coroutine[Any, Any, None]) -> None:
         await work
     except VllmObsError as error:
         logger.warning("An abort was not sent: %s", error)
-
-
-def _encode_chat(template: ChatTemplate, messages: list[Message], options: dict[str, Any]) -> EncodedChat:
-    chat = template.render_marked(messages, **options)
-    rendered_at = time.monotonic_ns()
-    return EncodedChat(template.tokenize(chat), rendered_at)
 
 
 def _draw_seed() -> int:

@@ -28,6 +28,13 @@ class RenderedChat(NamedTuple):
     mark: str
 
 
+class EncodedChat(NamedTuple):
+    """A conversation's token ids, and when its text was there (monotonic ns)."""
+
+    token_ids: list[int]
+    rendered_at: int
+
+
 class ChatTemplate:
     """Renders messages whose content is text, or what the template itself takes apart."""
 
@@ -81,7 +88,13 @@ class ChatTemplate:
         Special tokens that the template writes are special; those spelled in a message, a tool or an option are
         text. For any other content the ids are those of the whole rendered text.
         """
-        return self.tokenize(self.render_marked(messages, **options))
+        return self.encode_timed(messages, **options).token_ids
+
+    def encode_timed(self, messages: list[Message], /, **options: Any) -> EncodedChat:
+        """`encode`, with the moment between its halves."""
+        chat = self.render_marked(messages, **options)
+        rendered_at = time.monotonic_ns()
+        return EncodedChat(self.tokenize(chat), rendered_at)
 
     def render_marked(self, messages: list[Message], /, **options: Any) -> RenderedChat:
         """The first half of `encode`: the text, with a mark in each special token that a message spells."""

@@ -8,7 +8,8 @@ import torch
 from vllm_obs.engine.config import ModelArchitecture, VllmConfig
 from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
 from vllm_obs.engine.kernels.cpu.jit import Machine, this_machine
-from vllm_obs.engine.kernels.cpu.linear import UNROLLED, PackedMatrix, paired_order, panel_outputs
+from vllm_obs.engine.kernels.cpu.linear import PackedMatrix, paired_order
+from vllm_obs.engine.kernels.cpu.linear_tile import UNROLLED, panel_outputs
 from vllm_obs.engine.kernels.cpu.program import Kernels, compiled_kernels
 from vllm_obs.engine.model.compiled_decoder import CompiledDecoder
 from vllm_obs.engine.model.compiled_step import CompiledLayer, StepPrograms
@@ -60,7 +61,7 @@ def _fits(config: VllmConfig, weights: Weights, machine: Machine) -> bool:
         config.model.device == "cpu"
         and shape.fits(machine)
         and model.hidden_size % panel_outputs(machine) == 0
-        and model.intermediate_size % machine.num_lanes == 0
+        and 2 * model.intermediate_size % panel_outputs(machine) == 0
         and model.num_heads * model.head_dim % UNROLLED == 0
         and biases <= {"q_proj", "k_proj", "v_proj"}
     )

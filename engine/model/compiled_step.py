@@ -8,7 +8,8 @@ import torch
 
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.kernels.cpu.attention import queries_a_piece
-from vllm_obs.engine.kernels.cpu.linear import Finish, PackedMatrix, max_rows_a_tile
+from vllm_obs.engine.kernels.cpu.linear import PackedMatrix
+from vllm_obs.engine.kernels.cpu.linear_finish import Finish
 from vllm_obs.engine.kernels.cpu.program import RECORD_FIELDS, Kernel, Kernels, Records
 
 Pieces = npt.NDArray[np.int64]
@@ -109,7 +110,7 @@ class StepPrograms:
         qkv, qkv_stride = room.qkv.data_ptr(), 4 * room.qkv.shape[1]
         calls = self._attend_template.copy()
         _set_norm(calls[:, 0], step.residual, room.normed)
-        _set_linear(calls[:, 1], room.normed, room.qkv, self._num_tiles(num_tokens))
+        _set_linear(calls[:, 1], room.normed, room.qkv)
         if self._has_head_norm:
             keys = qkv + 4 * shape.num_heads * shape.head_dim
             calls[:, 2, 1], calls[:, 3, 1] = qkv, keys
@@ -127,12 +128,11 @@ class StepPrograms:
         return calls
 
     def _finishing(self, residual: torch.Tensor, room: "_Room") -> Records:
-        num_tiles = self._num_tiles(len(residual))
         calls = self._finish_template.copy()
-        _set_linear(calls[:, 0], room.attended, residual, num_tiles)
+        _set_linear(calls[:, 0], room.attended, residual)
         _set_norm(calls[:, 1], residual, room.normed)
-        _set_linear(calls[:, 2], room.normed, room.gated, num_tiles)
-        _set_linear(calls[:, 3], room.gated, residual, num_tiles)
+        _set_linear(calls[:, 2], room.normed, room.gated)
+        _set_linear(calls[:, 3], room.gated, residual)
         calls[:, 2:, 7] = len(residual)  # the room may be for more rows
         return calls
 
@@ -141,9 +141,6 @@ class StepPrograms:
         call = _call(Kernel.NORM, {3: weight.data_ptr(), 7: len(weight), 8: 1, 10: self._eps})[None]
         _set_norm(call, residual, residual)
         return call
-
-    def _num_tiles(self, num_rows: int) -> int:
-        return -(-num_rows // max_rows_a_tile(self._kernels.machine))
 
 
 class _Room:
@@ -163,7 +160,7 @@ def multiply(kernels: Kernels, x: torch.Tensor, matrix: PackedMatrix, num_thread
     out = x.new_empty(len(x), matrix.padded_outputs)
     if len(x):
         call = _linear_call(matrix, Finish.STORE, 0)[None]
-        _set_linear(call, x, out, -(-len(x) // max_rows_a_tile(kernels.machine)))
+        _set_linear(call, x, out)
         kernels.run(call, num_threads)
     return out[:, : matrix.num_outputs]
 
@@ -197,14 +194,13 @@ def _call(kernel: Kernel, fields: dict[int, int]) -> Records:
 
 def _linear_call(matrix: PackedMatrix, finish: Finish, bias: int) -> Records:
     num_panels, num_inputs, _ = matrix.panels.shape
-    fields = {3: matrix.panels.data_ptr(), 4: num_inputs, 8: num_panels, 10: int(finish), 11: bias}
+    fields = {3: matrix.panels.data_ptr(), 4: num_inputs, 8: num_panels, 9: int(finish), 10: bias}
     return _call(Kernel.LINEAR, fields)
 
 
-def _set_linear(calls: Records, x: torch.Tensor, out: torch.Tensor, num_tiles: int) -> None:
+def _set_linear(calls: Records, x: torch.Tensor, out: torch.Tensor) -> None:
     calls[:, 1:3] = x.data_ptr(), 4 * x.shape[1]
     calls[:, 5:8] = out.data_ptr(), 4 * out.shape[1], len(x)
-    calls[:, 9] = num_tiles
 
 
 def _set_norm(calls: Records, x: torch.Tensor, out: torch.Tensor) -> None:

@@ -15,6 +15,7 @@ import pytest
 from run_rings import only_run, records_of
 from serving import Server, serving
 
+from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.records import (
     BlocksChanged,
     HttpRequestEnded,
@@ -29,6 +30,7 @@ from vllm_obs.telemetry.records import (
     StepPlanned,
     WorkerStep,
 )
+from vllm_obs.telemetry.ring_header import RingHeader
 from vllm_obs.telemetry.ring_reader import RingReader
 
 TEXT = "/v1/completions"
@@ -89,13 +91,28 @@ def of(records: list[Any], kind: type) -> list[Any]:
     return [record for record in records if isinstance(record, kind)]
 
 
+def header_of(run: Path, role: str) -> RingHeader:
+    with RingReader(run / f"{role}.ring") as reader:
+        return reader.header()
+
+
 def test_a_served_request_leaves_every_kind_of_fact(run_base: Path) -> None:
     with recorded(run_base) as server:
         server.request("POST", TEXT, {"prompt": "Once upon a time, there was a mouse that", "max_tokens": 24})
         server.request("POST", TEXT, {"prompt": "Hi", "temperature": 9})
         server.request("POST", TEXT, {"prompt": "Score", "echo": True, "logprobs": 1, "max_tokens": 0})
         time.sleep(1.2)
-    run = only_run(run_base)
+        run = only_run(run_base)
+        now, api_server, engine = (
+            time.monotonic_ns(),
+            header_of(run, "APIServer_0"),
+            header_of(run, "EngineCore_DP0"),
+        )
+        assert (api_server.activity, engine.activity) == (Activity.SERVING, Activity.WAITING)
+        assert now - api_server.heartbeat_at < 3 * 10**9
+        assert engine.step >= 25
+        assert engine.progress >= 2 * 25
+    assert all(header_of(run, role).closed_at > now for role in ("APIServer_0", "EngineCore_DP0"))
     served, core = records_of(run, "APIServer_0"), records_of(run, "EngineCore_DP0")
     assert {type(record).__name__ for record in served} == API_SERVER_KINDS
     assert {type(record).__name__ for record in core} == ENGINE_KINDS

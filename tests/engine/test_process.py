@@ -104,14 +104,18 @@ def test_a_request_that_cannot_be_read_is_failed_to_its_owner(peer: EnginePeer) 
 
 def test_repeated_and_late_messages_change_nothing(peer: EnginePeer) -> None:
     peer.abort("unknown")
+    peer.pause()
     peer.add("a", [1, 2, 3], max_tokens=20)
     peer.add("a", [9, 9, 9], max_tokens=3)
+    peer.resume()
     assert peer.run({"a"}) == {"a": (expected_output([1, 2, 3], 20), FinishReason.LENGTH)}
     peer.abort("a")
+    peer.pause()
     peer.add("b", [1, 2, 3], max_tokens=40)
     peer.abort("b")
     peer.abort("b", "b")
     assert peer.run({"b"})["b"][1] == FinishReason.ABORT
+    peer.resume()
     peer.add("b", [4, 5], max_tokens=3)
     assert peer.run({"b"}) == {"b": (expected_output([4, 5], 3), FinishReason.LENGTH)}
     assert peer.ping() == []

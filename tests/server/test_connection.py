@@ -264,8 +264,10 @@ def test_client_that_does_not_read_is_cut_off_and_takes_no_memory() -> None:
     with socket_server(seconds_a_token=0.0, server=KEYED) as server, server.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         body = {"prompt": ["A"] * 32, "max_tokens": 300, "stream": True, "logprobs": 20}
+        server.served.engine.go.clear()
         connection.sendall(post("/v1/completions", body))
         assert running_after(server, 32) == 32
+        server.loop.call_soon_threadsafe(server.served.engine.go.set)
         assert running_after(server, 0, seconds=20) == 0
         deadline = time.monotonic() + 9
         while server.served.api.num_open and time.monotonic() < deadline:

@@ -100,8 +100,8 @@ class FakeObserver:
             await asyncio.sleep(0.005)
         return "http://127.0.0.1:9999"
 
-    async def stop(self) -> None:
-        self.log.append("stop")
+    async def stop(self, at_once: bool = False) -> None:
+        self.log.append("stop at once" if at_once else "stop")
 
 
 def serve(
@@ -235,7 +235,10 @@ def test_second_signal_stops_at_once_with_one(engine: FakeEngine, listener: sock
         stopped_at.append(stop())
         return [last_event(stream)["error"]["reason"] for stream in streams]
 
-    assert serve(engine, listener, scenario) == (1, ["shutting_down"] * 2)
+    observer = FakeObserver()
+    watched = (MemoryRecorder(), observer)
+    assert serve(engine, listener, scenario, watched=watched) == (1, ["shutting_down"] * 2)
+    assert observer.log[-1] == "stop at once"
     assert time.monotonic() - stopped_at[0] < 3
 
 

@@ -120,6 +120,23 @@ def test_one_that_cannot_be_started_is_tried_again_ever_later(
     assert "no memory" in caplog.text
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_one_that_is_not_there_yet_or_may_not_drain_is_killed(tmp_path: Path, at_once: bool) -> None:
+    async def play() -> None:
+        stage = Stage(tmp_path, is_deaf=True)
+        stage.observer.start("", 0, ignore)
+        if at_once:
+            await stage.observer.address()
+        pid, begun = stage.observer.pid, time.monotonic()
+        assert pid is not None
+        await stage.observer.stop(at_once)
+        assert gone(pid, 3)
+        assert time.monotonic() - begun < observer_module.DRAIN_SECONDS
+
+    run(play())
+    assert not (tmp_path / "drained").exists()
+
+
 def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer_module, "DRAIN_SECONDS", 0.2)
 

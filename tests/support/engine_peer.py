@@ -76,6 +76,14 @@ class EnginePeer:
         """How many frames the engine recorded as dropped, by reason."""
         return Counter(self._call("dropped_frames")[0])
 
+    def pause(self) -> None:
+        """Let nobody run who does not run yet; what runs is ended."""
+        self._call("pause_scheduler")
+
+    def resume(self) -> None:
+        """Let everybody run again."""
+        self._call("resume_scheduler")
+
     def _call(self, method: str) -> tuple[Any, list[EngineCoreOutputs]]:
         self._num_calls += 1
         self.send(UtilityCall(0, GENERATION, self._num_calls, method, []))

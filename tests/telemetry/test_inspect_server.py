@@ -19,6 +19,12 @@ def test_a_taken_port_gives_way_to_a_free_one() -> None:
             assert second.getsockname()[1] not in (0, port)
 
 
+def test_answers_are_not_held_back_to_be_sent_together() -> None:
+    """An event loop asks for that only where the socket names its protocol."""
+    with bind_tcp("127.0.0.1", 0) as sock:
+        assert sock.proto == socket.IPPROTO_TCP
+
+
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such host"])
 def test_a_host_that_is_not_ours_is_named(host: str) -> None:
     with pytest.raises(ListenError, match=host):

@@ -4,33 +4,32 @@ A row's sum runs over the inputs in order, in one chain of fused multiply-adds, 
 together: so a sequence's numbers do not depend on its batch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 
 import torch
 from llvmlite import ir
 
-from vllm_obs.engine.kernels.cpu.emit import F32, I64, POINTER, STORED_BYTES, Emitter, Value
+from vllm_obs.engine.kernels.cpu.emit import I64, POINTER, STORED_BYTES, Emitter, Value
 from vllm_obs.engine.kernels.cpu.jit import Machine
+from vllm_obs.engine.kernels.cpu.linear_finish import Finished, emit_finish
+from vllm_obs.engine.kernels.cpu.linear_tile import (
+    VECTORS_A_STRIP,
+    TileShape,
+    emit_tile,
+    max_rows_a_tile,
+    panel_outputs,
+    vectors_a_panel,
+)
 
-LINEAR_FIELDS = 11
-"""x, x's row stride, weights, inputs, out, out's row stride, rows, panels, row tiles, finish, bias."""
+LINEAR_FIELDS = 10
+"""x, x's row stride, weights, inputs, out, out's row stride, rows, panels, finish, bias."""
 
-UNROLLED = 4
-"""Inputs a turn of the inner loop takes; the number of inputs must be a multiple."""
-
-_VECTORS_A_PANEL = 2
-
-
-class Finish(IntEnum):
-    """What is done with a product. The bias is added first in BIAS; with SILU_MUL a panel's two halves are gates
-    and what they gate.
-    """
-
-    STORE = 0
-    BIAS = 1
-    ADD = 2
-    SILU_MUL = 3
+_MANY_ROWS = 25
+"""From so many rows on it pays to turn weights into float32 once for all of them."""
+_TILES_AT_ONCE = 24
+_INPUTS_AT_ONCE = 128
+"""A panel's weights in float32 for so many inputs stay in the first cache while all tiles read them."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +55,8 @@ class PackedMatrix:
         return self.panels.shape[0] * self.panels.shape[2]
 
 
-def panel_outputs(machine: Machine) -> int:
-    """How many outputs a panel has."""
-    return _VECTORS_A_PANEL * machine.num_lanes
-
-
-def max_rows_a_tile(machine: Machine) -> int:
-    """How many rows fit the registers, with room for a panel's weights and one input."""
-    return (machine.num_registers - 4) // _VECTORS_A_PANEL - 2
-
-
 def paired_order(num_gates: int, machine: Machine) -> torch.Tensor:
-    """Row order that puts gates (first half of the rows) and what they gate side by side in each panel."""
+    """Row order that puts gates (first half of the rows) and what they gate side by side in each strip."""
     lanes = machine.num_lanes
     pairs = torch.arange(2 * num_gates).view(2, num_gates // lanes, lanes)
     return pairs.transpose(0, 1).reshape(-1)
@@ -75,136 +64,167 @@ def paired_order(num_gates: int, machine: Machine) -> torch.Tensor:
 
 def emit_linear(module: ir.Module, machine: Machine, stored: str) -> None:
     """Define `linear(record)` over weights stored so: every thread of a parallel region calls it."""
-    tiles = [_emit_tile(module, machine, stored, rows) for rows in range(1, max_rows_a_tile(machine) + 1)]
-    width = panel_outputs(machine)
     emit = Emitter(module, "linear", [POINTER], machine.num_lanes)
-    fields = emit.fields(emit.arguments[0], LINEAR_FIELDS)
-    x, x_stride, weights, num_inputs, out, out_stride, num_rows, num_panels, num_tiles, finish, bias = fields
-    product = emit.scratch(len(tiles) * width)
-    few, num_larger = emit.build.sdiv(num_rows, num_tiles), emit.build.srem(num_rows, num_tiles)
-    panel_bytes = emit.mul(num_inputs, width * STORED_BYTES[stored])
-    is_stored = emit.build.icmp_signed("==", finish, emit.number(Finish.STORE))
-
-    def one_panel(panel: Value, _: list[Value]) -> None:
-        begin = emit.at(emit.pointer(weights), emit.mul(panel, panel_bytes))
-
-        def one_tile(tile: Value, carried: list[Value]) -> list[Value]:
-            row = carried[0]
-            rows = emit.add(few, emit.build.zext(emit.build.icmp_signed("<", tile, num_larger), I64))
-            inputs = emit.at(emit.pointer(x), emit.mul(row, x_stride))
-            target = emit.at(emit.pointer(out), emit.mul(row, out_stride))
-            room, room_stride = _product_room(emit, is_stored, (target, out_stride, panel), (product, width))
-            arguments = [inputs, x_stride, begin, num_inputs, room, room_stride]
-            calls = {number + 1: _caller(emit, tile, arguments) for number, tile in enumerate(tiles)}
-            emit.choose(rows, calls)
-            _emit_finish(emit, Finished(product, rows, target, out_stride, panel, finish, bias))
-            return [emit.add(row, rows)]
-
-        emit.loop(0, num_tiles, 1, one_tile, [emit.number(0)])
-
-    emit.loop(*emit.share(num_panels), 1, one_panel)
+    product = _Product(emit, machine, stored)
+    is_many = emit.build.icmp_signed(">=", product.num_rows, emit.number(_MANY_ROWS))
+    with emit.build.if_else(is_many) as (then, otherwise):
+        with then:
+            product.emit_many()
+        with otherwise:
+            product.emit_few()
     emit.finish()
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A tile's product and where it goes: `rows` rows from `target` on, at the columns of `panel`."""
+class _Product:
+    """Writes the two ways of doing it: weights as they are stored, or in float32 a piece at a time."""
 
-    product: Value
-    rows: Value
-    target: Value
-    stride: Value
-    panel: Value
-    finish: Value
-    bias: Value
+    def __init__(self, emit: Emitter, machine: Machine, stored: str) -> None:
+        self.emit, self.stored = emit, stored
+        self.num_vectors = vectors_a_panel(machine)
+        self.num_strips = self.num_vectors // VECTORS_A_STRIP
+        self.width = panel_outputs(machine)
+        self.most_few, few = self._tiles(machine, VECTORS_A_STRIP, stored, adds=False)
+        self.most_many, many = self._tiles(machine, self.num_vectors, "float32", adds=True)
+        self.tiles, self.adding_tiles = few, many
+        fields = emit.fields(emit.arguments[0], LINEAR_FIELDS)
+        self.x, self.x_stride, weights, self.num_inputs, self.out, self.out_stride, self.num_rows = fields[:7]
+        self.num_panels, self.finish, self.bias = fields[7:]
+        self.weights = emit.pointer(weights)
+        self.number_bytes = STORED_BYTES[stored]
+        self.room = emit.scratch(_TILES_AT_ONCE * self.most_many * self.width)
+        self.widened = emit.scratch(_INPUTS_AT_ONCE * self.width)
+
+    def _tiles(self, machine: Machine, num_vectors: int, stored: str, adds: bool) -> tuple[int, dict[int, Value]]:
+        """The most rows of a tile, and the tile of each number of rows."""
+        most = max_rows_a_tile(machine, num_vectors)
+        shapes = {rows: TileShape(rows, num_vectors, stored, adds) for rows in range(1, most + 1)}
+        return most, {rows: emit_tile(self.emit.module, machine, shape) for rows, shape in shapes.items()}
+
+    def emit_few(self) -> None:
+        """Each tile reads a strip of weights anew: from memory the first time, from cache the others."""
+        emit = self.emit
+        num_tiles = emit.build.sdiv(emit.add(self.num_rows, self.most_few - 1), emit.number(self.most_few))
+        rows = _Rows(emit, emit.number(0), self.num_rows, num_tiles)
+        strip_bytes = VECTORS_A_STRIP * emit.num_lanes * self.number_bytes
+
+        def some_tiles(strip: Value, first: Value, last: Value) -> None:
+            panel, number = (
+                divide(strip, emit.number(self.num_strips)) for divide in (emit.build.sdiv, emit.build.srem)
+            )
+            begin = emit.at(self._panel(panel), emit.mul(number, strip_bytes))
+
+            def one_tile(tile: Value, _: list[Value]) -> None:
+                row, count = rows.begin(tile), rows.size(tile)
+                self._call(
+                    self.tiles, count, [self._inputs(row), self.x_stride, begin, self.num_inputs, self.room]
+                )
+                self._finish(1, row, count, strip)
+
+            emit.loop(first, last, 1, one_tile)
+
+        self._share(emit.mul(self.num_panels, self.num_strips), num_tiles, some_tiles)
+
+    def emit_many(self) -> None:
+        """Rows in parts whose sums stay in cache, inputs in pieces; the order of each sum is the same."""
+        emit = self.emit
+        most = _TILES_AT_ONCE * self.most_many
+        num_parts = emit.build.sdiv(emit.add(self.num_rows, most - 1), emit.number(most))
+        parts = _Rows(emit, emit.number(0), self.num_rows, num_parts)
+
+        def one_part(part: Value, _: list[Value]) -> None:
+            size = parts.size(part)
+            num_tiles = emit.build.sdiv(emit.add(size, self.most_many - 1), emit.number(self.most_many))
+            rows = _Rows(emit, parts.begin(part), size, num_tiles)
+
+            def some_tiles(panel: Value, first: Value, last: Value) -> None:
+                begin = rows.begin(first)
+                count = emit.build.sub(rows.begin(last), begin)
+                self._clear(count)
+
+                def one_piece(number: Value, _: list[Value]) -> None:
+                    self._add_piece(panel, number, rows, (first, last))
+
+                emit.loop(0, self.num_inputs, _INPUTS_AT_ONCE, one_piece)
+                self._finish(self.num_strips, begin, count, emit.mul(panel, self.num_strips))
+
+            self._share(self.num_panels, num_tiles, some_tiles)
+
+        emit.loop(0, num_parts, 1, one_part)
+
+    def _share(self, count: Value, num_tiles: Value, body: Callable[[Value, Value, Value], None]) -> None:
+        """`body(number, first tile, end of tiles)` for this thread's share of the tiles of `count` things."""
+        emit, sdiv = self.emit, self.emit.build.sdiv
+        begin, end = emit.share(emit.mul(count, num_tiles))
+        last = sdiv(emit.add(end, emit.build.sub(num_tiles, emit.number(1))), num_tiles)
+
+        def one(number: Value, _: list[Value]) -> None:
+            before = emit.mul(number, num_tiles)
+            first = emit.maximum(emit.build.sub(begin, before), 0)
+            body(number, first, emit.minimum(emit.build.sub(end, before), num_tiles))
+
+        emit.loop(sdiv(begin, num_tiles), last, 1, one)
+
+    def _add_piece(self, panel: Value, first: Value, rows: "_Rows", tiles: tuple[Value, Value]) -> None:
+        """Add the products of some inputs, from `first` on, to the sums of these tiles."""
+        emit = self.emit
+        count = emit.minimum(emit.build.sub(self.num_inputs, first), _INPUTS_AT_ONCE)
+        source = emit.at(self._panel(panel), emit.mul(first, self.width * self.number_bytes))
+
+        def widen(place: Value, _: list[Value]) -> None:
+            values = emit.load_numbers(source, emit.mul(place, self.number_bytes), self.stored)
+            emit.store(values, self.widened, emit.mul(place, 4))
+
+        emit.loop(0, emit.mul(count, self.width), emit.num_lanes, widen)
+        stride, begin = 4 * self.width, rows.begin(tiles[0])
+
+        def one_tile(tile: Value, _: list[Value]) -> None:
+            row = rows.begin(tile)
+            inputs = emit.at(self._inputs(row), emit.mul(first, 4))
+            sums = emit.at(self.room, emit.mul(emit.build.sub(row, begin), stride))
+            arguments = [inputs, self.x_stride, self.widened, count, sums]
+            self._call(self.adding_tiles, rows.size(tile), arguments)
+
+        emit.loop(*tiles, 1, one_tile)
+
+    def _call(self, tiles: dict[int, Value], rows: Value, arguments: list[Value]) -> None:
+        def caller(function: Value) -> Callable[[], None]:
+            return lambda: self.emit.build.call(function, arguments)
+
+        self.emit.choose(rows, {number: caller(tile) for number, tile in tiles.items()})
+
+    def _panel(self, panel: Value) -> Value:
+        emit = self.emit
+        return emit.at(self.weights, emit.mul(emit.mul(self.num_inputs, panel), self.width * self.number_bytes))
+
+    def _inputs(self, row: Value) -> Value:
+        return self.emit.at(self.emit.pointer(self.x), self.emit.mul(row, self.x_stride))
+
+    def _clear(self, rows: Value) -> None:
+        def clear(place: Value, _: list[Value]) -> None:
+            self.emit.store(self.emit.zeros, self.room, self.emit.mul(place, 4))
+
+        self.emit.loop(0, self.emit.mul(rows, self.width), self.emit.num_lanes, clear)
+
+    def _finish(self, num_strips: int, row: Value, rows: Value, strip: Value) -> None:
+        target = self.emit.at(self.emit.pointer(self.out), self.emit.mul(row, self.out_stride))
+        done = Finished(num_strips, self.room, rows, target, self.out_stride, strip, self.finish, self.bias)
+        emit_finish(self.emit, done)
 
 
-def _caller(emit: Emitter, function: Value, arguments: list[Value]):  # type: ignore[no-untyped-def]
-    return lambda: emit.build.call(function, arguments)
+class _Rows:
+    """Rows cut into parts that are as even as can be."""
 
+    def __init__(self, emit: Emitter, first: Value, num_rows: Value, num_parts: Value) -> None:
+        self._emit, self._first = emit, first
+        self._few = emit.build.sdiv(num_rows, num_parts)
+        self._num_larger = emit.build.srem(num_rows, num_parts)
 
-def _product_room(
-    emit: Emitter, is_stored: Value, target: tuple[Value, Value, Value], scratch: tuple[Value, int]
-) -> tuple[Value, Value]:
-    """Where a tile's product goes, and its row stride: to its place at once where nothing is done with it."""
-    (rows, stride, panel), (product, width) = target, scratch
-    place = emit.at(rows, emit.mul(panel, 4 * width))
-    select = emit.build.select
-    return select(is_stored, place, product), select(is_stored, stride, emit.number(4 * width))
+    def begin(self, part: Value) -> Value:
+        """A part's first row."""
+        emit = self._emit
+        return emit.add(emit.add(self._first, emit.mul(part, self._few)), emit.minimum(part, self._num_larger))
 
-
-def _emit_tile(module: ir.Module, machine: Machine, stored: str, num_rows: int) -> Value:
-    """`tile(x, x's row stride, a panel's weights, inputs, product, product's row stride)`."""
-    kinds = [POINTER, I64, POINTER, I64, POINTER, I64]
-    emit = Emitter(module, f"tile_{num_rows}", kinds, machine.num_lanes)
-    emit.function.linkage = "internal"
-    emit.function.attributes.add("noinline")
-    x, x_stride, weights, num_inputs, product, stride = emit.arguments
-    vector_bytes = machine.num_lanes * STORED_BYTES[stored]
-    inputs = [emit.at(x, emit.mul(x_stride, row)) for row in range(num_rows)]
-
-    def turn(first: Value, sums: list[Value]) -> list[Value]:
-        for step in range(UNROLLED):
-            number = emit.add(first, step)
-            offset = emit.mul(number, _VECTORS_A_PANEL * vector_bytes)
-            columns = [
-                emit.load_numbers(weights, emit.add(offset, part * vector_bytes), stored)
-                for part in range(_VECTORS_A_PANEL)
-            ]
-            for row, pointer in enumerate(inputs):
-                value = emit.splat(emit.load(pointer, emit.mul(number, 4), F32))
-                for part, column in enumerate(columns):
-                    place = row * _VECTORS_A_PANEL + part
-                    sums[place] = emit.fma(column, value, sums[place])
-        return sums
-
-    sums = emit.loop(0, num_inputs, UNROLLED, turn, [emit.zeros] * (num_rows * _VECTORS_A_PANEL))
-    for place, value in enumerate(sums):
-        row, part = divmod(place, _VECTORS_A_PANEL)
-        emit.store(value, product, emit.add(emit.mul(stride, row), 4 * machine.num_lanes * part))
-    emit.finish()
-    return emit.function
-
-
-def _emit_finish(emit: Emitter, done: Finished) -> None:
-    """Bring a tile's product to its place, unless it is there."""
-    lanes = emit.num_lanes
-    width = _VECTORS_A_PANEL * lanes
-    column_bytes = emit.mul(done.panel, 4 * width)
-
-    def each(body, num_parts: int):  # type: ignore[no-untyped-def]
-        def all_rows() -> None:
-            def one_row(row: Value, _: list[Value]) -> None:
-                source = emit.at(done.product, emit.mul(row, 4 * width))
-                target = emit.at(done.target, emit.mul(row, done.stride))
-                for part in range(num_parts):
-                    body(source, target, 4 * lanes * part)
-
-            emit.loop(0, done.rows, 1, one_row)
-
-        return all_rows
-
-    def add_bias(source: Value, target: Value, offset: int) -> None:
-        place = emit.add(column_bytes, offset)
-        bias = emit.load(emit.pointer(done.bias), place, emit.vector)
-        emit.store(emit.build.fadd(emit.load(source, offset, emit.vector), bias), target, place)
-
-    def add(source: Value, target: Value, offset: int) -> None:
-        place = emit.add(column_bytes, offset)
-        before = emit.load(target, place, emit.vector)
-        emit.store(emit.build.fadd(before, emit.load(source, offset, emit.vector)), target, place)
-
-    def gate(source: Value, target: Value, offset: int) -> None:
-        gates, values = (emit.load(source, 4 * lanes * part, emit.vector) for part in range(2))
-        ones = emit.constant(1.0)
-        opened = emit.build.fdiv(gates, emit.build.fadd(ones, emit.exp(emit.build.fneg(gates))))
-        emit.store(emit.build.fmul(opened, values), target, emit.mul(done.panel, 4 * lanes))
-
-    emit.choose(
-        done.finish,
-        {
-            Finish.BIAS: each(add_bias, _VECTORS_A_PANEL),
-            Finish.ADD: each(add, _VECTORS_A_PANEL),
-            Finish.SILU_MUL: each(gate, 1),
-        },
-    )
+    def size(self, part: Value) -> Value:
+        """A part's rows."""
+        is_larger = self._emit.build.icmp_signed("<", part, self._num_larger)
+        return self._emit.add(self._few, self._emit.build.zext(is_larger, I64))

@@ -50,7 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-WIDE = {"hidden_size": 64, "head_dim": 16}
+WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
 """What makes heads and rows whole vectors, as compiled kernels want them."""
 
 

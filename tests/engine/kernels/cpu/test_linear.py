@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 
 from vllm_obs.engine.kernels.cpu.jit import Machine
-from vllm_obs.engine.kernels.cpu.linear import Finish, PackedMatrix, max_rows_a_tile, paired_order
+from vllm_obs.engine.kernels.cpu.linear import PackedMatrix, paired_order
+from vllm_obs.engine.kernels.cpu.linear_finish import Finish
 from vllm_obs.engine.kernels.cpu.program import Kernels
 from vllm_obs.engine.model.compiled_step import _linear_call, _set_linear, multiply
 
@@ -26,7 +27,7 @@ def finish(
 ) -> None:
     kind = Finish.ADD if bias is None else Finish.BIAS
     call = _linear_call(matrix, kind, 0 if bias is None else bias.data_ptr())[None]
-    _set_linear(call, x, out, -(-len(x) // max_rows_a_tile(kernels.machine)))
+    _set_linear(call, x, out)
     kernels.run(call, 2)
 
 
@@ -67,11 +68,11 @@ def test_a_bias_is_added(kernels: Kernels, stored: str, num_rows: int) -> None:
 
 @pytest.mark.parametrize("num_rows", ROWS)
 def test_gates_open_what_they_stand_beside(kernels: Kernels, machine: Machine, stored: str, num_rows: int) -> None:
-    weight, x = weights(2 * 48, stored), 2 * torch.randn(num_rows, IN)
-    matrix = PackedMatrix.pack(weight[paired_order(48, machine)], machine)
-    out = torch.full((num_rows, 48), torch.nan)
+    weight, x = weights(2 * 64, stored), 2 * torch.randn(num_rows, IN)
+    matrix = PackedMatrix.pack(weight[paired_order(64, machine)], machine)
+    out = torch.full((num_rows, 64), torch.nan)
     call = _linear_call(matrix, Finish.SILU_MUL, 0)[None]
-    _set_linear(call, x, out, -(-num_rows // max_rows_a_tile(machine)))
+    _set_linear(call, x, out)
     kernels.run(call, 2)
     gates, values = (x.double() @ weight.double().T).chunk(2, -1)
     assert torch.allclose(out.double(), F.silu(gates) * values, rtol=1e-4, atol=1e-3)

@@ -1,0 +1,49 @@
+"""A delay planted at one place of a request's way shows in that place's stage, and in no other."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from observed_server import ObservedServer, await_that, observed
+
+MS = 10**6
+NUM_REQUESTS = 5
+REST_MS = 25
+"""All that a stage of the tiny model takes without a delay, at its best of a few requests."""
+
+PLANTED = {
+    "tokenizer": ("tokenize", 50),
+    "engine_input": ("submit", 80),
+    "scheduler": ("queue", 110),
+    "execute_model": ("prefill", 140),
+    "engine_output": ("return", 170),
+    "detokenizer": ("detokenize", 200),
+    "http_send": ("deliver", 230),
+}
+"""Where, in which stage it is to show, and how many milliseconds: each its own, so that they cannot be confused."""
+
+
+@pytest.fixture
+def delayed(tmp_path: Path) -> Iterator[ObservedServer]:
+    faults = ",".join(f"{site}=delay:{length / 1000}" for site, (_, length) in PLANTED.items())
+    env = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": faults}
+    with observed(tmp_path / "model", env=env) as server:
+        yield server
+
+
+def test_each_planted_delay_shows_in_its_own_stage_alone(delayed: ObservedServer) -> None:
+    labels = [f"slow-{number}" for number in range(NUM_REQUESTS)]
+    for label in labels:
+        delayed.complete(label, prompt="Once", max_tokens=1)
+    told = [await_that(lambda label=label: ended(delayed, label)) for label in labels]
+    least = {stage: min(stages[stage] for stages in told) / MS for stage in told[0]}
+    planted = dict(PLANTED.values())
+    for stage, length in least.items():
+        delay = planted.get(stage, 0)
+        assert delay <= length < delay + REST_MS, (stage, least)
+
+
+def ended(server: ObservedServer, label: str) -> dict[str, int] | None:
+    (sequence,) = server.request(label)["sequences"]
+    stages: dict[str, int] = sequence["stage_ns"]
+    return stages if sequence["ended"] and sequence["status"] == 200 else None

@@ -1,0 +1,119 @@
+"""A real server of a tiny random model, quick to start and to step, and what its Observer says of it over HTTP."""
+
+import contextlib
+import http.client
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+from serving import Server, serving
+from tiny_models import TINY_CONFIG, write_model
+
+from vllm_obs.engine.model.source import resolve_model
+
+VOCAB = 49_152
+MAX_MODEL_LEN = 2048
+NAME = "tiny"
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def tiny_model(directory: Path) -> list[str]:
+    """Flags that serve a random model of two small layers with the default model's tokenizer."""
+    sizes = {"vocab_size": VOCAB, "max_position_embeddings": MAX_MODEL_LEN, "num_hidden_layers": 2}
+    write_model(directory, TINY_CONFIG | sizes)
+    source = resolve_model(None)
+    return [str(directory), "--tokenizer", source.path, "--served-model-name", NAME, "--dtype", "float32"]
+
+
+class ObservedServer:
+    """A running server, its metrics and its inspector."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.port = server.port
+        self._inspector: http.client.HTTPConnection | None = None
+
+    def close(self) -> None:
+        """Let go of the connection to the inspector."""
+        if self._inspector is not None:
+            self._inspector.close()
+
+    def complete(self, label: str = "", **body: Any) -> dict[str, Any]:
+        """The reply to a completion that succeeds."""
+        connection = self.server.connect()
+        headers = {"Content-Type": "application/json"} | ({"X-Request-Id": label} if label else {})
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), headers)
+            response = connection.getresponse()
+            reply = json.loads(response.read())
+        finally:
+            connection.close()
+        assert response.status == 200, reply
+        return dict(reply)
+
+    def exposition(self) -> str:
+        """What a scrape is answered."""
+        status, text = self.server.request("GET", "/metrics")
+        assert status == 200, text
+        return str(text)
+
+    def samples(self) -> Samples:
+        """All samples of a scrape by their name."""
+        found: Samples = {}
+        for family in text_string_to_metric_families(self.exposition()):
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append((sample.labels, sample.value))
+        return found
+
+    def inspect(self, path: str) -> Any:
+        """The inspector's answer to `GET /inspect/PATH`."""
+        if self._inspector is None:
+            address = re.search(r"^Inspector: (\S+)$", self.server.log.read_text(), re.MULTILINE)
+            assert address is not None, self.server.log.read_text()
+            place = urlsplit(address[1])
+            self._inspector = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
+        self._inspector.request("GET", f"/inspect/{path}")
+        response = self._inspector.getresponse()
+        body = response.read()
+        assert response.status == 200, (path, response.status, body)
+        return json.loads(body)
+
+    def request(self, name: str) -> dict[str, Any]:
+        """Everything about one request."""
+        return dict(self.inspect(f"requests/{quote(name)}"))
+
+    def broken_laws(self) -> list[dict[str, Any]]:
+        """The conservation laws that do not hold."""
+        return [law for law in self.inspect("invariants")["laws"] if law["num_broken"]]
+
+
+def total(samples: Samples, name: str, **labels: str) -> float:
+    """The sum of all samples of that name with these labels; the name must be there."""
+    return sum(value for found, value in samples[name] if labels.items() <= found.items())
+
+
+def await_that(is_so: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Ask until the answer is true, and give it."""
+    deadline = time.monotonic() + seconds
+    while not (answer := is_so()):
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.05)
+    return answer
+
+
+@contextlib.contextmanager
+def observed(directory: Path, *args: str, env: dict[str, str] | None = None) -> Iterator[ObservedServer]:
+    """A ready server of the tiny model, written to `directory`, whose inspector answers."""
+    with serving(*tiny_model(directory), *args, env=env) as server:
+        await_that(lambda: "Inspector: " in server.log.read_text())
+        running = ObservedServer(server)
+        try:
+            yield running
+        finally:
+            running.close()
