@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from load_client import CHAT, Asked, LoadClient
 from observed_server import await_that, observed
-from phoenix import PYTHON, VARIABLE, Phoenix, phoenix
+from phoenix_backend import PYTHON, VARIABLE, Phoenix, phoenix
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 STAGES = [

@@ -20,7 +20,7 @@ PLANTED = {
     "detokenizer": ("detokenize", 200),
     "http_send": ("deliver", 230),
 }
-"""Where, in which stage it is to show, and how many milliseconds: each its own, so that they cannot be confused."""
+"""Where, in which stage it is to show, and for how many milliseconds: each its own, so that none is confused."""
 
 
 @pytest.fixture

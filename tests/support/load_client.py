@@ -66,7 +66,7 @@ class Seen:
 
 
 class LoadClient:
-    """Sends to one port of this host, at most `concurrency` requests at a time, each on a connection of its own."""
+    """Sends to one port of this host, at most `concurrency` requests at a time, each on its own connection."""
 
     def __init__(self, port: int, concurrency: int) -> None:
         self.max_lag_ns = 0

@@ -9,7 +9,7 @@ from vllm_obs.engine.kernels.cpu.linear_tile import VECTORS_A_STRIP
 
 
 class Finish(IntEnum):
-    """STORE it, add a BIAS first, ADD it to what is there, or let a strip's first vector gate the second (SILU_MUL)."""
+    """Store it, with a bias, or added to what is there; SILU_MUL: a strip's first vector gates the second."""
 
     STORE = 0
     BIAS = 1
