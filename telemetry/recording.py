@@ -77,6 +77,8 @@ class _Gathered:
         self._received_at: dict[str, int] = {}
         self._ended_at: dict[str, int] = {}
         self._moments: dict[Source, int] = {}
+        self._gaps: dict[Source, int] = {}
+        """Where in `_kept` the newest gap of a source stands, until the record after it has come."""
 
     def take(self, tail: RingTail) -> None:
         """Read the rings to their end; writers go on meanwhile, so what came since this began ends it too."""
@@ -101,10 +103,15 @@ class _Gathered:
     def _keep(self, source: Source, fact: Fact) -> None:
         before = self._moments.get(source, 0)
         if isinstance(fact, RecordsLost | SourceGone):
+            if isinstance(fact, RecordsLost):
+                self._gaps[source] = len(self._kept)
             self._kept.append(_Kept(source, before, fact))
             return
         # A record without a moment of its own belongs to what its process recorded before it.
         moment = self._moments[source] = moment_of(fact) or before
+        if (gap := self._gaps.pop(source, None)) is not None:
+            # It reaches up to here, so it belongs to a span that begins anywhere before.
+            self._kept[gap] = self._kept[gap]._replace(moment=moment)
         self.newest_at = max(self.newest_at, moment)
         if isinstance(fact, RequestSubmitted):
             self._received_at[fact.request_id] = fact.received_at

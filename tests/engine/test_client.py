@@ -58,9 +58,9 @@ def blocking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """A client without an event loop."""
     if request.param == "inproc":
         monkeypatch.setattr(process, "make_core", make_fake_core)
-        client: Any = InprocClient(tiny_config())
+        client: Any = InprocClient(tiny_config(max_model_len=8192))
     else:
-        client = SyncMPClient(tiny_config(), module=FAKE_ENGINE)
+        client = SyncMPClient(tiny_config(max_model_len=8192), module=FAKE_ENGINE)
     yield client
     client.shutdown()
     client.shutdown()
@@ -68,7 +68,8 @@ def blocking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_blocking_client_serves_and_aborts(blocking: Any) -> None:
     blocking.add_request(make_request("a", PROMPT, max_tokens=5))
-    blocking.add_request(make_request("b", PROMPT, max_tokens=50, client_index=7, generation=9))
+    endless = make_request("b", PROMPT, max_tokens=5000, client_index=7, generation=9)
+    blocking.add_request(endless)
     blocking.abort_requests(["b"], FinishReason.STOP)
     collected = run_blocking(blocking, 2)
     assert collected.tokens["a"] == expected_output(PROMPT, 5)
