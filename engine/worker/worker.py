@@ -13,7 +13,7 @@ from vllm_obs.engine.model.interface import DecoderModel
 from vllm_obs.engine.model.loader import load_model
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, NewRow, StepPlan
 from vllm_obs.engine.worker.device_memory import cuda_cache_budget
-from vllm_obs.engine.worker.host import free_memory_bytes, usable_cores
+from vllm_obs.engine.worker.host import free_memory_bytes, return_freed_memory, usable_cores
 from vllm_obs.engine.worker.memory import cpu_cache_budget
 from vllm_obs.engine.worker.model_runner import ModelRunner
 
@@ -49,6 +49,7 @@ class Worker:
     def load_model(self) -> None:
         """Read the weights. Raises ConfigError when they cannot be used."""
         self._model = load_model(self.config)
+        return_freed_memory()
 
     def kv_block_bytes(self) -> int:
         """Bytes of one block over all layers."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_obs.engine.worker.host import free_memory_bytes, usable_cores
+from vllm_obs.engine.worker.host import free_memory_bytes, return_freed_memory, usable_cores
 
 
 def host(root: Path, files: dict[str, str]) -> Path:
@@ -79,3 +79,10 @@ def test_cores_are_bounded_by_a_quota(
 def test_this_host_has_some_of_both() -> None:
     assert free_memory_bytes() > 0
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+def test_freed_memory_goes_back_without_harm() -> None:
+    kept = [bytes(10_000) for _ in range(1000)]
+    del kept[::2]
+    return_freed_memory()
+    assert all(block == bytes(10_000) for block in kept)
