@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from vllm_obs.server.trace_environment import NOTHING_SAID, Sampling, TraceEnvironment
+
 KIB = 1024
 MIB = 1024 * KIB
 MAX_DETAIL_LEVEL = 3
@@ -28,7 +30,8 @@ class ServerConfig:
     """The flags of the HTTP side, under the names of the command line.
 
     `host` None is every interface. `uds` is the path of the Unix socket that replaces host and port.
-    `inspect_port` None is one near the API's. `shutdown_timeout` is how long running requests may go on after
+    `inspect_port` None is one near the API's. `trace_sample_rate` None leaves it to the environment, and else
+    traces all that callers have not decided on. `shutdown_timeout` is how long running requests may go on after
     SIGTERM, in seconds.
     """
 
@@ -47,7 +50,7 @@ class ServerConfig:
     allow_credentials: bool = False
     startup_timeout: float = 600.0
     otlp_traces_endpoint: str | None = None
-    trace_sample_rate: float = 1.0
+    trace_sample_rate: float | None = None
     collect_detailed_traces: tuple[str, ...] = ()
     enable_per_request_metrics: bool = False
     inspect_host: str = "127.0.0.1"
@@ -56,8 +59,22 @@ class ServerConfig:
     show_hidden_metrics_for_version: str | None = None
     disable_telemetry: bool = False
     limits: Limits = Limits()
+    trace_environment: TraceEnvironment = NOTHING_SAID
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether flag or environment names an endpoint for traces, and the environment does not forbid them."""
+        environment = self.trace_environment
+        return bool(self.otlp_traces_endpoint or environment.has_endpoint) and not environment.is_off
+
+    @property
+    def sampling(self) -> Sampling:
+        """How traces are sampled: by the flag, else by the environment's sampler, else all."""
+        if self.trace_sample_rate is not None:
+            return Sampling(self.trace_sample_rate)
+        return self.trace_environment.sampling or Sampling()
 
     @property
     def trace_detail_level(self) -> int:
         """0 without traces, else 3: requests with their stages, and the steps they ran in."""
-        return MAX_DETAIL_LEVEL if self.otlp_traces_endpoint else 0
+        return MAX_DETAIL_LEVEL if self.is_traced else 0

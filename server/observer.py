@@ -27,7 +27,8 @@ FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 30.0
 STEADY_SECONDS = 60.0
 """After having lived that long its death is a first one again."""
-DRAIN_SECONDS = 2.0
+DRAIN_SECONDS = 3.0
+"""A second to drain, and a second and a half for exporters to send what they hold."""
 POLL_SECONDS = 0.05
 
 Spawn = Callable[[str, str, dict[str, Any]], Child]
@@ -158,7 +159,7 @@ class ObserverChild:
             return None  # it ended: the next one will say it
 
     async def stop(self, at_once: bool = False) -> None:
-        """Order it to end, give it two seconds to read what was recorded last, then kill it.
+        """Order it to end, give it three seconds to read and send what was recorded last, then kill it.
 
         One that has not come to life yet, and every one `at_once`, is killed.
         """

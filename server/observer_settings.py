@@ -27,7 +27,7 @@ def observer_settings(config: VllmConfig, server: ServerConfig) -> dict[str, Any
         "enable_mfu_metrics": server.enable_mfu_metrics,
         "show_hidden_metrics": server.show_hidden_metrics_for_version is not None,
         "detail_level": server.trace_detail_level,
-        "sample_rate": server.trace_sample_rate,
+        "sample_rate": server.sampling.rate,
         "version": __version__,
         "dtype": model.dtype,
         "device": model.device,

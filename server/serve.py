@@ -57,6 +57,9 @@ def _run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_
             lifecycle = _lifecycle(config, server, client, recorder)
             phases.end("import server")
             return lifecycle.run(sock, started_at, phases)
+        except (ConfigError, StartupError):
+            client.shutdown(timeout_seconds=0)  # an engine that still loads has nothing to finish
+            raise
         finally:
             client.shutdown()
     finally:
@@ -66,7 +69,7 @@ def _run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_
 def _begin_record(server: ServerConfig, recorder: ProcessRecorder, started_at: int) -> StartupPhases:
     now = time.monotonic_ns()
     recorder.record(ProcessStarted(ROLE, os.getpid(), now, time.time_ns()))
-    recorder.record(TelemetrySet(server.trace_detail_level, server.trace_sample_rate, now))
+    recorder.record(TelemetrySet(server.trace_detail_level, server.sampling.rate, now))
     moments = iter([started_at, now])
     phases = StartupPhases(ROLE, recorder, min(process_started_at(), started_at), lambda: next(moments))
     phases.end("start process")

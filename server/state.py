@@ -115,9 +115,9 @@ class ApiServer:
 
 def _tracing(config: VllmConfig, server: ServerConfig) -> Tracing | None:
     """None where no endpoint takes traces, or nothing is recorded."""
-    if not server.otlp_traces_endpoint or config.observability.recorder == "null":
+    if not server.is_traced or config.observability.recorder == "null":
         return None
-    return Tracing(Path(config.run_dir).name, server.trace_sample_rate)
+    return Tracing(Path(config.run_dir).name, *server.sampling)
 
 
 def _fingerprint(config: VllmConfig) -> str:

@@ -31,25 +31,28 @@ class RequestTrace(NamedTuple):
 class Tracing:
     """Traces a caller's request where the caller does, and others at `sample_rate` (0 to 1).
 
-    The rate may be changed, and `is_on` taken away: then nobody is traced, and callers are told so.
+    Where the parent is not respected the rate decides for callers' traces too, which stay theirs. The rate may be
+    changed, and `is_on` taken away: then nobody is traced, and callers are told so.
     """
 
-    def __init__(self, run: str, sample_rate: float) -> None:
+    def __init__(self, run: str, sample_rate: float, is_parent_respected: bool = True) -> None:
         self.sample_rate = sample_rate
         self.is_on = True
         self._run = run
+        self._is_parent_respected = is_parent_respected
 
     def trace_of(self, http_id: str, headers: Iterable[tuple[bytes, bytes]]) -> RequestTrace:
         """The trace of an arriving request."""
-        parent = _caller_in(headers) or self._new_parent()
-        parent = parent._replace(is_sampled=parent.is_sampled and self.is_on)
+        caller = _caller_in(headers)
+        parent = caller or TraceParent(new_trace_id(), NO_SPAN, False)
+        decided = parent.is_sampled if caller and self._is_parent_respected else self._samples(parent.trace_id)
+        parent = parent._replace(is_sampled=decided and self.is_on)
         return RequestTrace(parent, span_id(self._run, HTTP_SPAN, http_id))
 
-    def _new_parent(self) -> TraceParent:
+    def _samples(self, trace_id: int) -> bool:
         # The decision depends on the id alone, so that whoever knows the rate decides alike.
-        trace_id = new_trace_id()
         share = (trace_id & ((1 << _LOW_BITS) - 1)) / (1 << _LOW_BITS)
-        return TraceParent(trace_id, NO_SPAN, share < self.sample_rate)
+        return share < self.sample_rate
 
 
 def _caller_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceParent | None:

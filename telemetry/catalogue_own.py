@@ -152,6 +152,8 @@ _TELEMETRY = (
         needs_stats=False,
     ),
     _process("dropped_spans_total", "counter", "Spans dropped because of a full queue or a dead endpoint.", ()),
+    _process("over_budget_spans_total", "counter", "Spans not made because there were too many a second.", ()),
+    _process("left_out_span_links_total", "counter", "Links from requests to steps not kept: too many.", ()),
     Metric(
         "vllm_obs_invariant_violations_total",
         "counter",

@@ -15,9 +15,11 @@ from vllm_obs.telemetry.routes_live import live_router
 from vllm_obs.telemetry.routes_process import process_router
 from vllm_obs.telemetry.routes_request import request_router
 from vllm_obs.telemetry.routes_step import step_router
+from vllm_obs.telemetry.routes_telemetry import telemetry_router
 
 _DESCRIPTION = """\
-What a running vllm-obs server does, from the facts its processes record. GET changes nothing.
+What a running vllm-obs server does, from the facts its processes record. GET changes nothing;
+the one POST changes how much is traced.
 
 All moments end in `_at` and are monotonic nanoseconds of the server's host; `/inspect/state` has a `clock` that
 turns them into wall time. The same API serves a recording (`vllm-obs replay FILE`)."""
@@ -26,6 +28,9 @@ _NO_TELEMETRY: dict[str, Any] = {
     "telemetry": {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 }
 """What observes is not observed; older FastAPI versions ignore the argument."""
+
+
+_ROUTERS = (live_router, step_router, request_router, process_router, telemetry_router)
 
 
 def build_inspect_app(context: InspectContext) -> FastAPI:
@@ -43,9 +48,8 @@ def build_inspect_app(context: InspectContext) -> FastAPI:
         },
         **_NO_TELEMETRY,
     )
-    for make_router in (live_router, step_router, request_router, process_router):
+    for make_router in _ROUTERS:
         app.include_router(make_router(context))
-
     app.add_middleware(DrainFirst, catch_up=context.catch_up)
     return app
 

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 from vllm_obs.telemetry.inspect_events import EventHub
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.observer_config import ObserverConfig
+from vllm_obs.telemetry.telemetry_control import TelemetryControl
 
 
 class QuantileSource(Protocol):
@@ -22,7 +23,7 @@ class QuantileSource(Protocol):
 @dataclass
 class InspectContext:
     """`catch_up` drains what was recorded up to now; `render_metrics` makes the body and content type of /metrics
-    for an Accept header; `export_counts` says what became of spans."""
+    for an Accept header; `export_counts` says what became of spans, `control` gives orders to the server."""
 
     observer: Observer
     config: ObserverConfig
@@ -30,6 +31,7 @@ class InspectContext:
     render_metrics: Callable[[str], tuple[bytes, str]]
     quantiles: QuantileSource
     export_counts: Callable[[], Mapping[str, int]]
+    control: TelemetryControl
     hub: EventHub = field(default_factory=EventHub)
 
 
@@ -44,6 +46,18 @@ class Answer(JSONResponse):
         return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
 
 
+_ERROR_TYPES = {
+    404: "not_found",
+    408: "timeout",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_media_type",
+    503: "overloaded",
+    504: "timeout",
+}
+"""HTTP status → the word in the reply; of what is not here the request is at fault."""
+
+
 class InspectError(Exception):
     """What was asked for cannot be answered; `status` is HTTP's."""
 
@@ -53,5 +67,5 @@ class InspectError(Exception):
 
     def answer(self) -> Answer:
         """The reply, in the error shape of the API server."""
-        kind = "not_found" if self.status == 404 else "not_implemented" if self.status == 501 else "invalid_value"
+        kind = _ERROR_TYPES.get(self.status, "invalid_value")
         return Answer({"error": {"message": str(self), "type": kind, "code": self.status}}, self.status)

@@ -142,7 +142,7 @@ def telemetry_view(context: InspectContext) -> dict[str, Any]:
     """What the Observer itself does, costs and misses."""
     observer = context.observer
     cost, lost = observer.cost, observer.state.num_lost
-    told = observer.state.telemetry
+    setting = context.control.in_force
     return {
         "num_facts": cost.num_facts,
         "num_failed_facts": cost.num_failed_facts,
@@ -159,8 +159,8 @@ def telemetry_view(context: InspectContext) -> dict[str, Any]:
         "exports": context.export_counts(),
         "num_listeners": len(context.hub.clients),
         "num_dropped_listeners": context.hub.num_dropped,
-        "detail_level": told.detail_level if told else context.config.detail_level,
-        "sample_rate": told.sample_rate if told else context.config.sample_rate,
+        "detail_level": setting.detail_level,
+        "sample_rate": setting.sample_rate,
     }
 
 

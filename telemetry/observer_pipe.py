@@ -13,6 +13,8 @@ CONFIGURATION = "CONFIGURATION"
 READY = "READY"
 FAILED = "FAILED"
 STOP = "STOP"
+TELEMETRY = "TELEMETRY"
+"""An order for the API server: detail_level and sample_rate. It obeys, and records what is in force."""
 
 MAX_MESSAGE_BYTES = 16 << 20
 _LENGTH = struct.Struct("<I")

@@ -15,7 +15,7 @@ from vllm_obs.telemetry.inspect_server import SOCKET_NAME
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.observer_address import remove_address, write_address
 from vllm_obs.telemetry.observer_config import ObserverConfig
-from vllm_obs.telemetry.observer_pipe import READY, ObserverPipe
+from vllm_obs.telemetry.observer_pipe import READY, TELEMETRY, ObserverPipe
 from vllm_obs.telemetry.observer_service import ObserverService
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import ProcessPhase, ProcessReady, ProcessStarted
@@ -42,6 +42,7 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
     recorder.record(ProcessPhase(ROLE, "imports", started_at, imported_at))
     service = open_service(config)
     service.recorder = recorder
+    service.control.say = lambda order: pipe.say(TELEMETRY, order)
     loop = asyncio.get_running_loop()
 
     def on_end() -> None:
@@ -62,7 +63,7 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
     finally:
         recorder.doing(Activity.STOPPING)
         remove_address(config.run_dir)
-        # Side by side: the owner waits for two seconds in all.
+        # Side by side: the owner waits for three seconds in all.
         await asyncio.gather(server.stop(), service.close())
         (config.run_dir / SOCKET_NAME).unlink(missing_ok=True)
         recorder.close()

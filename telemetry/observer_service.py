@@ -15,6 +15,7 @@ from vllm_obs.telemetry.observer_config import ObserverConfig
 from vllm_obs.telemetry.observer_loop import ObserverLoop
 from vllm_obs.telemetry.observer_views import ObserverViews
 from vllm_obs.telemetry.recorder import NullRecorder, ProcessRecorder
+from vllm_obs.telemetry.telemetry_control import TelemetryControl
 
 EVENT_SECONDS = 0.5
 SAVE_PAUSE = 50
@@ -43,6 +44,7 @@ class ObserverService:
         self._new_steps = NewSteps()
         observer.add_views([self._new_steps])
         self._loop = ObserverLoop(observer, self._upkeep)
+        self.control = TelemetryControl(observer, config, self._loop.catch_up)
         self.context = InspectContext(
             observer=observer,
             config=config,
@@ -50,6 +52,7 @@ class ObserverService:
             render_metrics=self._render,
             quantiles=self.views.metrics.quantiles,
             export_counts=self.views.export_counts,
+            control=self.control,
         )
         self._num_events = 0
         self._save_due_at = 0

@@ -71,6 +71,8 @@ class ObserverViews:
                 {"spans": "num_trace_failures", "metrics": "num_metric_failures"}
             ),
             dropped_spans=lambda: self._counted({"": "num_dropped_spans"}),
+            over_budget_spans=lambda: self._counted({"": "num_spans_over_budget"}),
+            left_out_links=lambda: self._counted({"": "num_links_left_out"}),
             violations=lambda: self._observer.state.invariants.counts(),
             cpu_seconds=lambda: {"": self._observer.cost.cpu_seconds},
         )

@@ -19,6 +19,8 @@ class OutsidePorts:
     exporter_failures: Callable[[], Totals] = _none
     """By signal: spans, metrics."""
     dropped_spans: Callable[[], Totals] = _none
+    over_budget_spans: Callable[[], Totals] = _none
+    left_out_links: Callable[[], Totals] = _none
     violations: Callable[[], Totals] = _none
     """By the name of the conservation law; the names are a closed set."""
     cpu_seconds: Callable[[], Totals] = _none
@@ -28,6 +30,8 @@ class OutsidePorts:
         return {
             "vllm_obs_exporter_failures_total": self.exporter_failures,
             "vllm_obs_dropped_spans_total": self.dropped_spans,
+            "vllm_obs_over_budget_spans_total": self.over_budget_spans,
+            "vllm_obs_left_out_span_links_total": self.left_out_links,
             "vllm_obs_invariant_violations_total": self.violations,
             "vllm_obs_telemetry_cpu_seconds_total": self.cpu_seconds,
         }

@@ -3,23 +3,14 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header
-from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
 from vllm_obs.telemetry.inspect_events import EventStream
 from vllm_obs.telemetry.inspect_state import run_view
 from vllm_obs.telemetry.invariants import LAWS
-from vllm_obs.telemetry.observer_config import MAX_DETAIL_LEVEL
 
 QuantileWindow = Literal["10s", "1m", "5m", "run"]
-
-
-class TelemetryOrder(BaseModel):
-    """What is to be recorded and traced from now on."""
-
-    detail_level: int | None = Field(None, ge=0, le=MAX_DETAIL_LEVEL, description="0 no traces to 3 all spans")
-    sample_rate: float | None = Field(None, ge=0.0, le=1.0, description="share of requests that are traced")
 
 
 def live_router(context: InspectContext) -> APIRouter:
@@ -56,10 +47,6 @@ def live_router(context: InspectContext) -> APIRouter:
         if context.hub.is_full:
             raise InspectError(f"{len(context.hub.clients)} clients listen already, which is the limit", 503)
         return EventStream(context.hub)
-
-    @router.post("/inspect/telemetry", summary="Change detail level and sample rate of the live server")
-    async def telemetry(order: TelemetryOrder) -> Response:
-        raise InspectError("orders to the server are not taken yet; set them with flags at its start", 501)
 
     @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
     async def metrics(accept: Annotated[str, Header(max_length=1024)] = "") -> Response:

@@ -44,6 +44,7 @@ class ExportCounts(NamedTuple):
     num_queued_spans: int = 0
     num_trace_failures: int = 0
     num_metric_failures: int = 0
+    num_links_left_out: int = 0
 
 
 class Tracing:
@@ -63,6 +64,7 @@ class Tracing:
             num_queued_spans=self._spans.num_queued_spans,
             num_trace_failures=self._spans.num_failures,
             num_metric_failures=self._metrics.num_failures if self._metrics is not None else 0,
+            num_links_left_out=self.view.num_links_left_out,
         )
 
     def tick(self, now: int, collect: Collect) -> None:

@@ -1,68 +1,86 @@
-"""ViewFan: tells every view, and lets none of them hold up the others."""
+"""ViewFan: tells every view that takes notice, and lets none of them hold up the others."""
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.records import Record
 from vllm_obs.telemetry.step_history import StepFacts
-from vllm_obs.telemetry.view import Source, View
+from vllm_obs.telemetry.view import BaseView, Source, View
 
 logger = logging.getLogger(__name__)
 
 
 class ViewFan:
-    """A view that passes every call on. What a view raises is counted in `num_errors`; the first is logged."""
+    """A view that passes every call on to those who override it, since a call for nothing costs as much.
+
+    What a view raises is counted in `num_errors`; the first is logged.
+    """
 
     def __init__(self) -> None:
         self.num_errors = 0
-        self._views: list[View] = []
+        self._record: list[Callable[[Source, Record], None]] = []
+        self._tokens: list[Callable[[SequenceLedger, int | None, int], None]] = []
+        self._sequence_closed: list[Callable[[SequenceLedger], None]] = []
+        self._step_closed: list[Callable[[StepFacts], None]] = []
+        self._lost: list[Callable[[Source, int], None]] = []
 
     def add(self, view: View) -> None:
         """Tell this view as well, from now on."""
-        self._views.append(view)
+        self._record += _heeded(view.record, BaseView.record)
+        self._tokens += _heeded(view.tokens, BaseView.tokens)
+        self._sequence_closed += _heeded(view.sequence_closed, BaseView.sequence_closed)
+        self._step_closed += _heeded(view.step_closed, BaseView.step_closed)
+        self._lost += _heeded(view.lost, BaseView.lost)
 
     def record(self, source: Source, record: Record) -> None:
         """Any record."""
-        for view in self._views:
+        for tell in self._record:
             try:
-                view.record(source, record)
+                tell(source, record)
             except Exception:
-                self._failed(view.record)
+                self._failed(tell)
 
     def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
         """One new token of a sequence."""
-        for view in self._views:
+        for tell in self._tokens:
             try:
-                view.tokens(ledger, gap_ns, sampled_at)
+                tell(ledger, gap_ns, sampled_at)
             except Exception:
-                self._failed(view.tokens)
+                self._failed(tell)
 
     def sequence_closed(self, ledger: SequenceLedger) -> None:
         """A sequence is over."""
-        for view in self._views:
+        for tell in self._sequence_closed:
             try:
-                view.sequence_closed(ledger)
+                tell(ledger)
             except Exception:
-                self._failed(view.sequence_closed)
+                self._failed(tell)
 
     def step_closed(self, step: StepFacts) -> None:
         """A step is over."""
-        for view in self._views:
+        for tell in self._step_closed:
             try:
-                view.step_closed(step)
+                tell(step)
             except Exception:
-                self._failed(view.step_closed)
+                self._failed(tell)
 
     def lost(self, source: Source, num: int) -> None:
         """Records were lost."""
-        for view in self._views:
+        for tell in self._lost:
             try:
-                view.lost(source, num)
+                tell(source, num)
             except Exception:
-                self._failed(view.lost)
+                self._failed(tell)
 
     def _failed(self, call: Callable[..., None]) -> None:
         self.num_errors += 1
         if self.num_errors == 1:
-            logger.exception("a view failed in %s; later failures are counted only", call.__qualname__)
+            name = getattr(call, "__qualname__", repr(call))
+            logger.exception("a view failed in %s; later failures are counted only", name)
+
+
+def _heeded(call: Callable[..., None], unheeded: Callable[..., Any]) -> list[Callable[..., None]]:
+    """The call, unless it is the one that takes no notice."""
+    return [] if getattr(call, "__func__", None) is unheeded else [call]

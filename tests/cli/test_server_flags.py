@@ -8,6 +8,8 @@ from vllm_obs.cli.server_flags import SERVER_FLAGS, server_config_from, trace_mo
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.server.config import ServerConfig
 
+ENDPOINT: dict[str, object] = {"otlp_traces_endpoint": "http://localhost:4317"}
+
 
 def test_no_flags_are_the_defaults() -> None:
     assert server_config_from({}, {}) == ServerConfig()
@@ -35,6 +37,29 @@ def test_vllms_own_variable_is_read() -> None:
 
 def test_keys_are_not_shown() -> None:
     assert "s3cret" not in repr(server_config_from({"api_key": ["s3cret"]}, {}))
+
+
+@pytest.mark.parametrize(
+    ("values", "environ", "is_traced", "sampling"),
+    [
+        ({}, {}, False, (1.0, True)),
+        ({}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317"}, True, (1.0, True)),
+        (ENDPOINT, {"OTEL_TRACES_EXPORTER": "none"}, False, (1.0, True)),
+        (ENDPOINT, {"OTEL_TRACES_SAMPLER": "always_off"}, True, (0.0, False)),
+        (ENDPOINT | {"trace_sample_rate": 0.5}, {"OTEL_TRACES_SAMPLER": "always_off"}, True, (0.5, True)),
+    ],
+)
+def test_flag_and_environment_make_one_tracing(
+    values: dict[str, object], environ: dict[str, str], is_traced: bool, sampling: tuple[float, bool]
+) -> None:
+    config = server_config_from(values, environ)
+    assert (config.is_traced, config.sampling) == (is_traced, sampling)
+    assert config.trace_detail_level == (3 if is_traced else 0)
+
+
+def test_an_endpoint_in_the_environment_allows_detailed_traces() -> None:
+    environ = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4317"}
+    assert server_config_from({"collect_detailed_traces": ["all"]}, environ).collect_detailed_traces == ("all",)
 
 
 @pytest.mark.parametrize(

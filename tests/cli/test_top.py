@@ -16,7 +16,7 @@ from observer_child import ObserverChild, observer_over
 from scripted_run import MODEL, ScriptedRun
 
 from vllm_obs.cli.main import main
-from vllm_obs.cli.top_screen import cut
+from vllm_obs.cli.top_screen import Look, cut, screen
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
@@ -59,9 +59,26 @@ def test_one_look_tells_the_whole(observer: ObserverChild, capsys: pytest.Captur
         "queue: kv_blocks",
         "EngineCore_DP0",
         "Observer",
+        "traces  off: no endpoint takes them",
         observer.url,
     ):
         assert part in shown
+
+
+def test_it_shows_how_much_is_traced() -> None:
+    exports = {"num_exported_spans": 40, "num_dropped_spans": 2, "num_spans_over_budget": 3}
+    state = {
+        "health": {"word": "ok", "says": "Fine."},
+        "models": [MODEL],
+        "uptime_seconds": 5.0,
+        "telemetry": {"num_lost_records": 0, "detail_level": 2, "sample_rate": 0.05, "exports": exports},
+        "engines": [],
+        "throughput": {},
+        "waiting": {"by_reason": {}},
+        "requests": {"num_live": 0},
+    }
+    lines = screen(Look(state, [], {"quantiles": {}}, []), "http://127.0.0.1:9000", 110)
+    assert "traces  detail 2 of 3, 5 % of requests sampled, 40 spans sent, 5 not" in lines
 
 
 def test_one_look_as_json(observer: ObserverChild, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a live server: every metric of vLLM is there as vLLM has it, with data where it ran."""
+"""A real Prometheus scrapes a live server: vLLM's metrics are there as vLLM has them, with data where they ran."""
 
 import csv
 import shutil

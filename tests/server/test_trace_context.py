@@ -10,6 +10,7 @@ from http_app import served
 
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.trace_context import Tracing
+from vllm_obs.server.trace_environment import Sampling, TraceEnvironment
 from vllm_obs.telemetry.records import HttpRequestEnded, RequestSubmitted
 from vllm_obs.telemetry.trace_ids import NO_SPAN, parse_traceparent, span_id
 
@@ -59,6 +60,16 @@ def test_switched_off_nobody_is_traced_and_callers_are_told() -> None:
         assert trace.reply_headers()[1][1].endswith(b"-00")
 
 
+@pytest.mark.parametrize(("rate", "is_sampled"), [(0.0, False), (1.0, True)])
+@pytest.mark.parametrize("sent", [CALLER, UNSAMPLED])
+def test_a_sampler_that_is_not_parent_based_decides_for_callers_too(
+    rate: float, is_sampled: bool, sent: str
+) -> None:
+    trace = Tracing("run", rate, is_parent_respected=False).trace_of("id", headers(sent))
+    assert trace.recorded == (CALLER if is_sampled else "")
+    assert trace.parent.trace_hex == TRACE
+
+
 def exchange(server: ServerConfig, run_dir: Path, **sent: str) -> tuple[Any, Any, Any]:
     """The reply's headers, and what was recorded of the request and its sequence."""
 
@@ -81,6 +92,21 @@ def test_the_reply_and_the_facts_name_the_same_trace(tmp_path: Path) -> None:
     assert parent is not None
     assert (parent.trace_hex, parent.is_sampled) == (replied["x-trace-id"], True)
     assert parent.span_id == span_id(tmp_path.name, "http", ended.http_id)
+
+
+def test_the_environment_alone_switches_tracing_on(tmp_path: Path) -> None:
+    server = ServerConfig(trace_environment=TraceEnvironment(has_endpoint=True, sampling=Sampling(0.0, False)))
+    replied, ended, submitted = exchange(server, tmp_path, traceparent=CALLER)
+    assert (ended.trace_parent, submitted.trace_parent) == ("", "")
+    assert (replied["x-trace-id"], replied["traceparent"][-3:]) == (TRACE, "-00")
+
+
+def test_the_environment_switches_tracing_off_whatever_the_flag_says(tmp_path: Path) -> None:
+    environment = TraceEnvironment(has_endpoint=True, is_off=True)
+    server = ServerConfig(otlp_traces_endpoint="http://localhost:4317", trace_environment=environment)
+    replied, ended, _ = exchange(server, tmp_path, traceparent=CALLER)
+    assert ended.trace_parent == ""
+    assert "x-trace-id" not in replied
 
 
 def test_without_an_endpoint_there_is_no_trace(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class LoadClient:
         self.max_lag_ns = 0
         """How late this client's own loop ran at worst: so late it may have noted a moment."""
         self._port = port
-        self._free = asyncio.Semaphore(concurrency)
+        self._concurrency = concurrency
 
     def run(self, requests: Iterable[Asked]) -> list[Seen]:
         """Send them all and give what was seen, in their order."""
@@ -80,8 +80,9 @@ class LoadClient:
 
     async def _run(self, requests: Iterable[Asked]) -> list[Seen]:
         watch = asyncio.create_task(self._watch())
+        free = asyncio.Semaphore(self._concurrency)
         try:
-            return list(await asyncio.gather(*map(self._exchange, requests)))
+            return list(await asyncio.gather(*(self._exchange(asked, free) for asked in requests)))
         finally:
             watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -93,8 +94,8 @@ class LoadClient:
             await asyncio.sleep(LAG_SECONDS)
             self.max_lag_ns = max(self.max_lag_ns, time.monotonic_ns() - due_at)
 
-    async def _exchange(self, asked: Asked) -> Seen:
-        async with self._free:
+    async def _exchange(self, asked: Asked, free: asyncio.Semaphore) -> Seen:
+        async with free:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             seen = Seen(asked, time.monotonic_ns())
             try:

@@ -73,6 +73,14 @@ class ObservedServer:
 
     def inspect(self, path: str) -> Any:
         """The inspector's answer to `GET /inspect/PATH`."""
+        try:
+            status, body = self._ask(path)
+        except http.client.RemoteDisconnected:
+            status, body = self._ask(path)  # it closes connections that nobody used for a while
+        assert status == 200, (path, status, body)
+        return json.loads(body)
+
+    def _ask(self, path: str) -> tuple[int, bytes]:
         if self._inspector is None:
             address = re.search(r"^Inspector: (\S+)$", self.server.log.read_text(), re.MULTILINE)
             assert address is not None, self.server.log.read_text()
@@ -80,9 +88,7 @@ class ObservedServer:
             self._inspector = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
         self._inspector.request("GET", f"/inspect/{path}")
         response = self._inspector.getresponse()
-        body = response.read()
-        assert response.status == 200, (path, response.status, body)
-        return json.loads(body)
+        return response.status, response.read()
 
     def request(self, name: str) -> dict[str, Any]:
         """Everything about one request."""

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from vllm_obs.engine import child_pipe
+from vllm_obs.server import observer as server_observer
 from vllm_obs.telemetry.observer_pipe import (
     CONFIGURATION,
     FAILED,
     MAX_MESSAGE_BYTES,
     READY,
     STOP,
+    TELEMETRY,
     Envelope,
     ObserverPipe,
     PipeError,
@@ -52,6 +54,7 @@ def test_both_sides_name_the_messages_alike() -> None:
     ours = (CONFIGURATION, READY, FAILED, STOP, MAX_MESSAGE_BYTES)
     theirs = (child_pipe.CONFIGURATION, child_pipe.READY, child_pipe.FAILED, child_pipe.STOP)
     assert ours == (*theirs, child_pipe.MAX_MESSAGE_BYTES)
+    assert TELEMETRY == server_observer.TELEMETRY
 
 
 def test_the_configuration_is_read_and_ready_is_said(ends: Ends) -> None:

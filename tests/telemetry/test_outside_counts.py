@@ -10,20 +10,22 @@ class Totals:
         self.violations = {"stages": 0.0}
         self.failures = {"spans": 0.0, "metrics": 0.0}
         self.dropped = 0.0
+        self.over_budget, self.left_out = 7.0, 9.0
 
     def ports(self) -> OutsidePorts:
         return OutsidePorts(
             exporter_failures=lambda: self.failures,
             dropped_spans=lambda: {"": self.dropped},
+            over_budget_spans=lambda: {"": self.over_budget},
+            left_out_links=lambda: {"": self.left_out},
             violations=lambda: self.violations,
             cpu_seconds=lambda: {"": 1.5},
         )
 
 
 def shown(facts: MetricFacts) -> dict[str, float]:
-    return facts.samples(
-        "vllm_obs_exporter", "vllm_obs_dropped", "vllm_obs_invariant", "vllm_obs_telemetry_cpu", view=facts.view
-    )
+    names = ("exporter", "dropped", "over_budget", "left_out", "invariant", "telemetry_cpu")
+    return facts.samples(*(f"vllm_obs_{name}" for name in names), view=facts.view)
 
 
 def test_totals_are_shown_as_they_are() -> None:
@@ -33,6 +35,8 @@ def test_totals_are_shown_as_they_are() -> None:
     expected = {
         "vllm_obs_exporter_failures_total{signal=spans}": 3,
         "vllm_obs_dropped_spans_total": 4,
+        "vllm_obs_over_budget_spans_total": 7,
+        "vllm_obs_left_out_span_links_total": 9,
         "vllm_obs_invariant_violations_total{invariant=stages}": 2,
         "vllm_obs_telemetry_cpu_seconds_total": 1.5,
     }

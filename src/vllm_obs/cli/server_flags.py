@@ -9,6 +9,7 @@ from typing import Any
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import Flag, json_strings, number, whole_number
 from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.trace_environment import TraceEnvironment
 
 MAX_KEY_CHARS = 4096
 MAX_KEYS = 1024
@@ -41,9 +42,9 @@ SERVER_FLAGS = (
     Flag("shutdown_timeout", "Server", "How long running requests may go on after SIGTERM.", parse=number,
          metavar="SECONDS"),
     Flag("otlp_traces_endpoint", "Observability", "Where traces go, over OTLP; OTEL_… variables hold the rest.",
-         metavar="URL", default_text="no traces"),
+         metavar="URL", default_text="as OTEL_EXPORTER_OTLP_ENDPOINT says, else no traces"),
     Flag("trace_sample_rate", "Observability", "Share of requests traced that their caller has not decided on.",
-         parse=number, metavar="FRACTION"),
+         parse=number, metavar="FRACTION", default_text="as OTEL_TRACES_SAMPLER says, else 1"),
     Flag("collect_detailed_traces", "Observability",
          "model, worker or all: taken as vLLM takes it; traces are as detailed without.", "values",
          parse=trace_modules, metavar="MODULES"),
@@ -78,7 +79,8 @@ def server_config_from(values: Mapping[str, Any], environ: Mapping[str, str] = o
         keys = [environ["VLLM_API_KEY"]]
     modules = ",".join(own.pop("collect_detailed_traces", ())).split(",")
     own["collect_detailed_traces"] = tuple(dict.fromkeys(filter(None, modules)))
-    config = ServerConfig(**own, api_keys=tuple(dict.fromkeys(keys)))
+    environment = TraceEnvironment.of(environ)
+    config = ServerConfig(**own, api_keys=tuple(dict.fromkeys(keys)), trace_environment=environment)
     _check(config)
     return config
 
@@ -115,12 +117,12 @@ def _check(config: ServerConfig) -> None:
 
 
 def _check_observability(config: ServerConfig) -> None:
-    if not 0 <= config.trace_sample_rate <= 1:
+    if config.trace_sample_rate is not None and not 0 <= config.trace_sample_rate <= 1:
         raise ConfigError(f"--trace-sample-rate {config.trace_sample_rate:g} is not between 0 and 1")
     if config.inspect_port is not None and not 0 <= config.inspect_port <= 65535:
         raise ConfigError(f"--inspect-port {config.inspect_port} is not between 0 and 65535")
-    if config.collect_detailed_traces and not config.otlp_traces_endpoint:
-        raise ConfigError("--collect-detailed-traces needs --otlp-traces-endpoint")
     endpoint = config.otlp_traces_endpoint
+    if config.collect_detailed_traces and not (endpoint or config.trace_environment.has_endpoint):
+        raise ConfigError("--collect-detailed-traces needs --otlp-traces-endpoint")
     if endpoint is not None and (not endpoint.isprintable() or not 0 < len(endpoint) <= MAX_URL_CHARS):
         raise ConfigError(f"--otlp-traces-endpoint is empty, unprintable or over {MAX_URL_CHARS} characters long")

@@ -60,8 +60,20 @@ def _head(state: dict[str, Any], url: str) -> Iterator[str]:
     model = ", ".join(state["models"]) or "no model yet"
     yield f"{BOLD}vllm-obs{RESET}  {model}  up {_age(state['uptime_seconds'])}  {DIM}{url}{RESET}"
     yield f"{colour}{health['word']}{RESET}  {health['says']}"
+    yield _traces(state["telemetry"])
     if state["telemetry"]["num_lost_records"]:
         yield f"{YELLOW}{state['telemetry']['num_lost_records']} records were lost to overrun{RESET}"
+
+
+def _traces(telemetry: dict[str, Any]) -> str:
+    """How much is traced, and what became of the spans; without exporters nothing is."""
+    exports = telemetry["exports"]
+    if not exports:
+        return f"{DIM}traces  off: no endpoint takes them{RESET}"
+    dropped = exports["num_dropped_spans"] + exports["num_spans_over_budget"]
+    share = f"{100 * telemetry['sample_rate']:g} % of requests sampled"
+    sent = f"{exports['num_exported_spans']} spans sent, {dropped} not"
+    return f"traces  detail {telemetry['detail_level']} of 3, {share}, {sent}"
 
 
 def _engines(state: dict[str, Any]) -> Iterator[str]:
