@@ -14,6 +14,7 @@ from vllm_obs.engine.core_facts import engine_described, engine_facts
 from vllm_obs.engine.core_outputs import OutputCollector, OutputStamp
 from vllm_obs.engine.core_records import CoreRecords
 from vllm_obs.engine.core_utilities import CoreUtilities
+from vllm_obs.engine.detours import DetourClock
 from vllm_obs.engine.errors import EngineDeadError, RequestError
 from vllm_obs.engine.executor.interface import Executor
 from vllm_obs.engine.faults import maybe_fault
@@ -76,6 +77,7 @@ class EngineCore:
         self._records = CoreRecords(recorder)
         self._utilities = CoreUtilities(self.scheduler)
         self._outputs = OutputCollector()
+        self._detours = DetourClock()
         self._step = 0
         self._plan: StepPlan | None = None
         self._moments = (0, 0)
@@ -125,10 +127,17 @@ class EngineCore:
         pause = self.scheduler.pause
         result = self._utilities.call(method, args)
         if self.scheduler.pause != pause:
-            state = "awake" if self.scheduler.pause == PauseState.NONE else "paused"
-            self._recorder.record(EngineStateChanged(state, self._clock()))
+            self._change_state(self._clock())
         self._settle([])
         return result
+
+    def _change_state(self, at: int) -> None:
+        if self.scheduler.pause == PauseState.NONE:
+            self._recorder.record(EngineStateChanged("awake", at))
+            self._detours.resumed(self.scheduler.running)
+        else:
+            self._recorder.record(EngineStateChanged("paused", at))
+            self._detours.paused(at)
 
     def has_work(self) -> bool:
         """Whether `step` has something to run or to hand out."""
@@ -167,6 +176,7 @@ class EngineCore:
             ended_at = self._clock()
             self._records.planned(scheduled, self.scheduler, begun_at, ended_at)
             self._stamp_admitted(scheduled.decisions.admitted_ids, ended_at)
+            self._detours.planned(scheduled.decisions, self.scheduler.find, ended_at)
         self._settle([])
         return scheduled.plan
 
@@ -200,6 +210,7 @@ class EngineCore:
         self._recorder.doing(Activity.UPDATING)
         update = self.scheduler.update_from_output(output)
         self.counters.num_wasted_rows += update.num_wasted_rows
+        self._detours.answered(update.requests, self._moments[1])
         self._outputs.add_tokens(update.requests, update.token_ids, output.logprobs)
         self._records.answered(plan.step, (*self._moments, self._clock()), update)
         self._settle(update.requests)
@@ -213,6 +224,7 @@ class EngineCore:
             answered = {request.rank for request in requests_with_token}
             now = self._clock()
             for request in ended:
+                self._detours.ended(request.request_id)
                 self._records.released(request, now)
                 self.counters.num_failed_requests += request.finish_reason == FinishReason.ERROR
                 if request.rank not in answered:
@@ -230,7 +242,9 @@ class EngineCore:
         self.counters.num_failed_steps += 1
         self._num_failed_in_a_row += 1
         batch = self.scheduler.fail_batch(self._plan)
-        self._records.failed(self._step, error, self._clock(), batch)
+        failed_at = self._clock()
+        self._detours.failed(failed_at)
+        self._records.failed(self._step, error, failed_at, batch)
         self._settle([])
         self.scheduler.check()
         if self._num_failed_in_a_row >= MAX_FAILED_STEPS:

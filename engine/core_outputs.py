@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vllm_obs.engine.messages import EngineCoreOutputs, FinishReason, Logprobs, SchedulerStats
+from vllm_obs.engine.messages import Detours, EngineCoreOutputs, FinishReason, Logprobs, SchedulerStats
 from vllm_obs.engine.request import NO_TOKEN, Request
 
 
@@ -35,6 +35,7 @@ class _Columns:
     prompt_logprobs: list[tuple[int, Logprobs]] = field(default_factory=list)
     errors: list[tuple[int, str, str]] = field(default_factory=list)
     timings: list[tuple[int, int, int]] = field(default_factory=list)
+    detours: list[tuple[int, Detours]] = field(default_factory=list)
 
     def add_rows(self, requests: Sequence[Request], num_new_tokens: int) -> None:
         """A row for each sequence, each with that many new tokens."""
@@ -48,6 +49,8 @@ class _Columns:
             self.prompt_logprobs.append((first_row + row, _take_prompt_logprobs(requests[row])))
         for row in [row for row, request in enumerate(requests) if request.scheduled_at]:
             self.timings.append((first_row + row, *_take_timing(requests[row])))
+        for row in [row for row, request in enumerate(requests) if request.untold_detours]:
+            self.detours.append((first_row + row, _take_detours(requests[row])))
 
     def add_error(self, request_id: str, reason: str, message: str) -> None:
         """A row for something that never became a sequence."""
@@ -75,6 +78,7 @@ class _Columns:
             prompt_logprobs=self.prompt_logprobs,
             errors=self.errors,
             timings=self.timings,
+            detours=self.detours,
             utility=None,
             stats=stamp.stats,
             sampled_at=stamp.sampled_at,
@@ -146,6 +150,12 @@ def _take_timing(request: Request) -> tuple[int, int]:
     """When it was taken and first scheduled, which is told once."""
     scheduled_at, request.scheduled_at = request.scheduled_at, 0
     return request.taken_at, scheduled_at
+
+
+def _take_detours(request: Request) -> Detours:
+    """How long it was held up so far, which is told when it has changed."""
+    detours, request.untold_detours = request.untold_detours, None
+    return detours or Detours()
 
 
 def _take_prompt_logprobs(request: Request) -> Logprobs:

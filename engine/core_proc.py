@@ -170,6 +170,7 @@ class EngineCoreProc:
             prompt_logprobs=[],
             errors=[],
             timings=[],
+            detours=[],
             utility=None,
             stats=None,
             sampled_at=0,

@@ -128,6 +128,15 @@ class SchedulerStats(NamedTuple):
     num_preemptions_total: int
 
 
+class Detours(NamedTuple):
+    """How long a sequence was held up in the core so far, in ns; `early_ns` of all that before its first token."""
+
+    preempted_ns: int = 0
+    recompute_ns: int = 0
+    stalled_ns: int = 0
+    early_ns: int = 0
+
+
 class EngineCoreOutputs(NamedTuple):
     """One step's outputs for one API server, in columns: row i belongs to `request_ids[i]`.
 
@@ -137,7 +146,8 @@ class EngineCoreOutputs(NamedTuple):
     `logprobs` and `prompt_logprobs` hold (row, Logprobs) pairs for the rows that asked; a row's prompt
     log-probabilities come once, with its first new token (or its ending), covering prompt positions 1…n-1.
     `errors` holds (row, reason, message) for rows with FinishReason.ERROR. `timings` holds (row, when it was
-    taken, when it was first scheduled; monotonic ns) for each sequence's first row after that.
+    taken, when it was first scheduled; monotonic ns) for each sequence's first row after that. `detours` holds (row, Detours) where a
+    sequence was held up since its row before; nobody is told of a detour that has not ended.
     """
 
     client_index: int
@@ -154,6 +164,7 @@ class EngineCoreOutputs(NamedTuple):
     prompt_logprobs: list[tuple[int, Logprobs]]
     errors: list[tuple[int, str, str]]
     timings: list[tuple[int, int, int]]
+    detours: list[tuple[int, Detours]]
     utility: UtilityResult | None
     stats: SchedulerStats | None
     sampled_at: int

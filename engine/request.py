@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from vllm_obs.engine.messages import EngineCoreRequest, FinishReason, Int32Array, Logprobs
+from vllm_obs.engine.messages import Detours, EngineCoreRequest, FinishReason, Int32Array, Logprobs
 
 NO_TOKEN = -1
 NOT_ENDED = -1
@@ -57,6 +57,7 @@ class Request:
         "stop_token_id",
         "taken_at",
         "token_ids",
+        "untold_detours",
     )
 
     def __init__(self, message: EngineCoreRequest, rank: tuple[int, int], max_model_len: int) -> None:
@@ -79,6 +80,7 @@ class Request:
         self.taken_at = 0
         self.scheduled_at = 0
         """When it was first scheduled, until that was told."""
+        self.untold_detours: Detours | None = None
 
         self.block_ids: list[int] = []
         self.num_slots = 0

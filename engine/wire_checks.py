@@ -24,7 +24,8 @@ def check_outputs(outputs: EngineCoreOutputs) -> None:
     _require(not num_rows or min(outputs.num_new_tokens) >= 0, "a negative number of tokens")
     _require(sum(outputs.num_new_tokens) == len(outputs.new_token_ids), "tokens and their counts disagree")
     pairs = outputs.logprobs + outputs.prompt_logprobs
-    rows = [row for row, _ in pairs] + [row for row, _, _ in [*outputs.errors, *outputs.timings]]
+    rows = [row for row, _ in [*pairs, *outputs.detours]]
+    rows += [row for row, _, _ in [*outputs.errors, *outputs.timings]]
     _require(not rows or 0 <= min(rows) <= max(rows) < num_rows, "a row that does not exist")
     for _, logprobs in pairs:
         check_logprobs(logprobs)

@@ -32,7 +32,8 @@ async def answer(
 ) -> Response:
     """The reply, once it is ready to be sent; ClientGoneError when nobody waits for it any more."""
     usage = Usage(request.n, api.server.enable_prompt_tokens_details)
-    metrics = ReplyMetrics(api.server.enable_per_request_metrics, generation.num_choices)
+    is_enabled = api.server.enable_per_request_metrics
+    metrics = ReplyMetrics(is_enabled, generation.num_choices, generation.arrived)
     if request.stream:
         stream_usage = StreamUsage(usage, metrics, request.stream_options, api.server.enable_force_include_usage)
         return EventStream(shape.chunks(generation, stream_usage), generation)

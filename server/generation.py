@@ -12,6 +12,7 @@ from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.engine.frontend.request_stream import RequestStream
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.server.errors import ApiError, request_failed
+from vllm_obs.server.reply_metrics import Arrived
 from vllm_obs.server.schema_sampling import SamplingRequest
 from vllm_obs.server.state import ApiServer
 
@@ -150,6 +151,12 @@ class Generation:
             else:
                 choices[number] = delta
         return [choices[number] for number in sorted(choices)]
+
+    @property
+    def arrived(self) -> Arrived:
+        """When the request came, for its reply to tell."""
+        call = self._call
+        return Arrived(call.received_at, call.parsed_at, call.rendered_at)
 
     @property
     def num_choices(self) -> int:

@@ -2,12 +2,10 @@
 
 from vllm_obs.telemetry.catalogue_row import ENGINE_LABELS, Kind, Metric
 from vllm_obs.telemetry.invariants import LAWS
+from vllm_obs.telemetry.otlp_export import DROP_REASONS
 from vllm_obs.telemetry.stages import STAGES
+from vllm_obs.telemetry.wait_reasons import WAIT_REASONS
 
-WAIT_REASONS = (
-    "max_num_seqs", "token_budget", "kv_blocks", "grammar", "lora_slots", "remote_kv", "priority", "paused",
-    "step_in_progress", "head_of_line",
-)  # fmt: skip
 STEP_PHASES = ("schedule", "prepare", "forward", "sample", "update", "other")
 PREEMPTION_REASONS = ("kv_blocks", "priority")
 BLOCK_STATES = ("active", "cached", "free")
@@ -20,7 +18,6 @@ ERROR_TYPES = (
 )  # fmt: skip
 """The words an error reply carries. A test holds them to the engine's."""
 
-ERROR_PLACES = ("http", "sequence", "step", "frame")
 SIGNALS = ("spans", "metrics")
 
 # fmt: off
@@ -146,12 +143,19 @@ _TELEMETRY = (
     Metric(
         "vllm_obs_exporter_failures_total",
         "counter",
-        "Exports that an OTLP endpoint did not take.",
+        "Exports that an OTLP endpoint did not take, and exporters that could not be set up.",
         ("signal",),
         values={"signal": SIGNALS},
         needs_stats=False,
     ),
-    _process("dropped_spans_total", "counter", "Spans dropped because of a full queue or a dead endpoint.", ()),
+    Metric(
+        "vllm_obs_dropped_spans_total",
+        "counter",
+        "Spans that were made and not exported, by why.",
+        ("reason",),
+        values={"reason": DROP_REASONS},
+        needs_stats=False,
+    ),
     _process("over_budget_spans_total", "counter", "Spans not made because there were too many a second.", ()),
     _process("left_out_span_links_total", "counter", "Links from requests to steps not kept: too many.", ()),
     Metric(

@@ -38,11 +38,6 @@ class Metric:
     needs_stats: bool = True
 
     @property
-    def is_of_engine(self) -> bool:
-        """Whether each engine has series of its own."""
-        return "engine" in self.labels
-
-    @property
     def unit(self) -> str:
         """The unit its name ends in, empty for a plain number."""
         words = self.name.removesuffix("_total").split("_")

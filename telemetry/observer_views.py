@@ -24,6 +24,7 @@ class ObserverViews:
     ) -> None:
         self._observer = observer
         self._tracing: Tracing | None = None
+        self._num_unopened = {"spans": 0, "metrics": 0}
         settings = MetricsSettings(
             model_name=next(iter(config.served_model_names), config.model_name),
             version=config.version,
@@ -61,16 +62,21 @@ class ObserverViews:
     def _open_tracing(self, config: ObserverConfig, variables: Mapping[str, str]) -> None:
         run = TracedRun(self._observer.run, config.version, config.detail_level, self._observer.wall_offset)
         flags = OtlpFlags(config.otlp_endpoint, config.otlp_protocol, config.otlp_headers, config.otlp_insecure)
-        self._tracing = open_tracing(run, flags, variables)
+        self._tracing = open_tracing(run, flags, variables, self._count_unopened)
         if self._tracing is not None:
             self._observer.add_views([self._tracing.view])
 
+    def _count_unopened(self, signal: str) -> None:
+        self._num_unopened[signal] += 1
+
+    def _exporter_failures(self) -> dict[str, float]:
+        failed = self._counted({"spans": "num_trace_failures", "metrics": "num_metric_failures"})
+        return {signal: num + failed.get(signal, 0.0) for signal, num in self._num_unopened.items()}
+
     def _outside_ports(self) -> OutsidePorts:
         return OutsidePorts(
-            exporter_failures=lambda: self._counted(
-                {"spans": "num_trace_failures", "metrics": "num_metric_failures"}
-            ),
-            dropped_spans=lambda: self._counted({"": "num_dropped_spans"}),
+            exporter_failures=self._exporter_failures,
+            dropped_spans=lambda: self._tracing.dropped_spans() if self._tracing is not None else {},
             over_budget_spans=lambda: self._counted({"": "num_spans_over_budget"}),
             left_out_links=lambda: self._counted({"": "num_links_left_out"}),
             violations=lambda: self._observer.state.invariants.counts(),

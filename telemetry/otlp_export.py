@@ -22,6 +22,9 @@ MAX_REQUEST_BYTES = 2 << 20
 
 SHUTDOWN_SECONDS = 2.0
 
+DROP_REASONS = ("queue_full", "unencodable", "refused", "unreachable", "closing")
+"""Why a span is dropped: no room, no text that can be written, the receiver's word, its silence, our end."""
+
 
 @dataclass(frozen=True)
 class ExportLimits:
@@ -51,8 +54,8 @@ class _Batch(NamedTuple):
 class SpanExporter:
     """Takes spans from one thread and sends them from its own. `offer` never blocks and nothing here raises.
 
-    `num_exported_spans` were taken by the receiver; `num_dropped_spans` found the queue full, were given up or
-    refused; `num_failures` counts tries that failed.
+    `num_exported_spans` were taken by the receiver; `dropped_spans` counts the others by reason, of DROP_REASONS;
+    `num_failures` counts tries that failed.
     """
 
     def __init__(
@@ -75,10 +78,15 @@ class SpanExporter:
         self._closes_at = float("inf")
         self._is_failing = False
         self.num_exported_spans = 0
-        self.num_dropped_spans = 0
+        self.dropped_spans = dict.fromkeys(DROP_REASONS, 0)
         self.num_failures = 0
         self._thread = threading.Thread(target=self._run, name="otlp-spans", daemon=True)
         self._thread.start()
+
+    @property
+    def num_dropped_spans(self) -> int:
+        """Spans that were dropped, for whatever reason."""
+        return sum(self.dropped_spans.values())
 
     @property
     def num_queued_spans(self) -> int:
@@ -90,7 +98,7 @@ class SpanExporter:
         with self._wake:
             num_queued = len(self._queue)
             if num_queued >= self._limits.max_queue or self._is_closing:
-                self.num_dropped_spans += 1
+                self.dropped_spans["closing" if self._is_closing else "queue_full"] += 1
                 return False
             self._queue.append(span)
             if num_queued == 0 or num_queued + 1 == self._limits.max_batch:
@@ -116,17 +124,19 @@ class SpanExporter:
 
     def _run(self) -> None:
         while self._await_spans():
+            batch = self._next_batch()
             try:
-                self._send_batch(self._next_batch())
+                self._send_batch(batch)
             except Exception:
                 # Telemetry may fail; the thread goes on.
+                self._drop("unreachable", batch.num_spans)
                 logger.exception("a batch of spans was dropped")
-        self._drop(len(self._queue))
+        self._drop("closing", len(self._queue))
         self._queue.clear()
 
-    def _drop(self, num_spans: int) -> None:
+    def _drop(self, reason: str, num_spans: int) -> None:
         with self._wake:
-            self.num_dropped_spans += num_spans
+            self.dropped_spans[reason] += num_spans
 
     def _await_spans(self) -> bool:
         """Wait until a batch is worth sending; False when it is time to go."""
@@ -145,12 +155,13 @@ class SpanExporter:
             span = self._queue.popleft()
             num_spans += 1
             try:
+                resource = self._resources.encoded(span.process)
                 encoded = encode_span(span, self._wall_offset)
             except Exception as error:
-                self._drop(1)
+                self._drop("unencodable", 1)
                 logger.debug("span %s cannot be encoded: %s", span.name, error)
                 continue
-            groups.setdefault(self._resources.encoded(span.process), []).append(encoded)
+            groups.setdefault(resource, []).append(encoded)
             num_bytes += len(encoded)
         return _Batch(encode_request(groups, self._scope), sum(map(len, groups.values())))
 
@@ -165,14 +176,17 @@ class SpanExporter:
                 self._taken(batch, delivery)
                 return
             self._failed(delivery)
-            if not delivery.can_retry or not self._pause(tries, delivery):
+            if not delivery.can_retry:
+                self._drop("refused", batch.num_spans)
+                return
+            if not self._pause(tries, delivery):
                 break
-        self._drop(batch.num_spans)
+        self._drop("unreachable", batch.num_spans)
 
     def _taken(self, batch: _Batch, delivery: Delivery) -> None:
         num_rejected = min(delivery.num_rejected, batch.num_spans)
         self.num_exported_spans += batch.num_spans - num_rejected
-        self._drop(num_rejected)
+        self._drop("refused", num_rejected)
         if self._is_failing:
             self._is_failing = False
             logger.info("spans reach %s again", self._endpoint)

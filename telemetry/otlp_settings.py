@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 GRPC = "grpc"
 HTTP = "http/protobuf"
@@ -11,6 +11,8 @@ SIGNALS = ("traces", "metrics")
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 60.0
+MAX_NUMBER = 10**9
+"""Of the environment; in milliseconds these are eleven days. It also keeps out inf."""
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -90,6 +92,11 @@ def otlp_settings(signal: str, flags: OtlpFlags, variables: Mapping[str, str]) -
     )
 
 
+def check_endpoint(endpoint: str) -> None:
+    """Raise OtlpSettingsError for a URL that no exporter could connect to."""
+    _address(endpoint, GRPC, is_insecure=False)
+
+
 def _is_off(signal: str, variables: Mapping[str, str]) -> bool:
     chosen = variables.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").strip()
     return variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or chosen == "none"
@@ -102,22 +109,33 @@ def _endpoint(signal: str, flags: OtlpFlags, environment: _Environment, protocol
     base = flags.endpoint or environment.general("ENDPOINT")
     if not base or protocol == GRPC:
         return base
-    scheme, host, path, query, _ = urlsplit(base if "//" in base else f"http://{base}")
-    path = path.rstrip("/").removesuffix("/v1/traces")
-    if flags.endpoint and signal == "traces" and urlsplit(base).path.strip("/"):
+    url = base if "//" in base else f"http://{base}"
+    scheme, host, path, query, _ = _split(url)
+    if flags.endpoint and signal == "traces" and path.strip("/"):
         # vLLM's users give the whole URL of the traces.
-        return base
+        return url
+    path = path.rstrip("/").removesuffix("/v1/traces")
     return urlunsplit((scheme, host, f"{path}/v1/{signal}", query, ""))
 
 
 def _address(endpoint: str, protocol: str, is_insecure: bool) -> tuple[str, bool]:
     """What to connect to, and whether by TLS. gRPC without a scheme is secure unless told otherwise."""
-    scheme, host, *_ = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
+    scheme, host, *_ = _split(endpoint if "//" in endpoint else f"//{endpoint}")
     if scheme not in ("", "http", "https") or not host:
         raise OtlpSettingsError(f"the OTLP endpoint is {endpoint!r}; it must be http://HOST:PORT or https://…")
     if protocol == HTTP:
         return endpoint, scheme == "https"
     return host, scheme == "https" or (not scheme and not is_insecure)
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of a URL. OtlpSettingsError for brackets that do not close and for a port that is no number."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise OtlpSettingsError(f"the OTLP endpoint {url!r} is no URL: {error}") from None
+    return parts
 
 
 def _headers(text: str, flags: Mapping[str, str]) -> Headers:
@@ -141,6 +159,6 @@ def number(text: str, default: float) -> float:
         found = float(text)
     except ValueError:
         raise OtlpSettingsError(f"{text!r} in the environment is not a number") from None
-    if found <= 0:
-        raise OtlpSettingsError(f"{text!r} in the environment must be above 0")
+    if not 0 < found <= MAX_NUMBER:
+        raise OtlpSettingsError(f"{text!r} in the environment must be above 0 and at most {MAX_NUMBER}")
     return found

@@ -19,6 +19,7 @@ class OutsidePorts:
     exporter_failures: Callable[[], Totals] = _none
     """By signal: spans, metrics."""
     dropped_spans: Callable[[], Totals] = _none
+    """By the reason."""
     over_budget_spans: Callable[[], Totals] = _none
     left_out_links: Callable[[], Totals] = _none
     violations: Callable[[], Totals] = _none
@@ -37,6 +38,10 @@ class OutsidePorts:
         }
 
 
+_RESUMED = ("vllm_obs_invariant_violations_total", "vllm_obs_telemetry_cpu_seconds_total")
+"""Their totals are in the Observer's checkpoint as well; all others begin at 0 with each Observer."""
+
+
 @dataclass
 class OutsideCounts:
     """Adds what the totals grew by. A total that is lower than before began anew."""
@@ -53,7 +58,8 @@ class OutsideCounts:
 
     def _grow(self, name: str, label: str, total: float) -> None:
         series = self.store.value(name, *filter(None, [label]))
-        # After a restart a total either goes on from where it was, and so from what the series shows, or from 0.
-        seen = self._seen.get((name, label), series.number)
+        seen = self._seen.get((name, label))
+        if seen is None:
+            seen = series.number if name in _RESUMED else 0
         series.add(total - seen if total >= seen else total)
         self._seen[name, label] = total

@@ -2,9 +2,9 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from vllm_obs.telemetry.otlp_export import SHUTDOWN_SECONDS, ExportLimits, SpanExporter
 from vllm_obs.telemetry.otlp_metrics import Collect, MetricsExporter, interval_seconds
@@ -15,6 +15,8 @@ from vllm_obs.telemetry.span_resources import SpanResources
 from vllm_obs.telemetry.spans import STEPS, SpansView
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,6 @@ class TracedRun:
     version: str = ""
     detail_level: int = STEPS
     wall_offset: int = 0
-
-    @classmethod
-    def beginning_now(cls, name: str, version: str = "", detail_level: int = STEPS) -> "TracedRun":
-        """With the wall time of now."""
-        return cls(name, version, detail_level, time.time_ns() - time.monotonic_ns())
 
 
 class ExportCounts(NamedTuple):
@@ -67,6 +64,10 @@ class Tracing:
             num_links_left_out=self.view.num_links_left_out,
         )
 
+    def dropped_spans(self) -> Mapping[str, int]:
+        """Spans that were made and not exported, by the reason."""
+        return self._spans.dropped_spans
+
     def tick(self, now: int, collect: Collect) -> None:
         """What is to be done now and then, at `now` (monotonic ns); `collect` gives the histograms to send."""
         self.view.tick(now)
@@ -83,28 +84,45 @@ class Tracing:
             self._metrics.close(max(0.1, closes_at - time.monotonic()))
 
 
-def open_tracing(run: TracedRun, flags: OtlpFlags, variables: Mapping[str, str]) -> Tracing | None:
+def open_tracing(
+    run: TracedRun,
+    flags: OtlpFlags,
+    variables: Mapping[str, str],
+    on_failure: Callable[[str], None] = lambda signal: None,
+) -> Tracing | None:
     """Tracing, if an endpoint is named by the flags or in the environment's `variables`.
 
-    What cannot work is logged and left out: telemetry may fail, serving may not.
+    What cannot work is logged and left out, and `on_failure` is told the signal (spans or metrics): telemetry may
+    fail, serving may not.
     """
-    try:
-        return _open(run, flags, variables)
-    except (OtlpSettingsError, ImportError) as error:
-        logger.error("nothing is exported over OTLP: %s", error)
+    opened = _attempt("spans", lambda: _open_spans(run, flags, variables), on_failure)
+    if opened is None:
         return None
+    return Tracing(*opened, _attempt("metrics", lambda: _open_metrics(run, flags, variables), on_failure))
 
 
-def _open(run: TracedRun, flags: OtlpFlags, variables: Mapping[str, str]) -> Tracing | None:
+def _attempt(signal: str, open_exporter: Callable[[], _T | None], on_failure: Callable[[str], None]) -> _T | None:
+    try:
+        return open_exporter()
+    except (OtlpSettingsError, ImportError) as error:
+        logger.error("no %s are exported over OTLP: %s", signal, error)
+    except Exception:
+        # The environment is anybody's: what else it may hold that a library chokes on cannot be foreseen.
+        logger.exception("no %s are exported over OTLP", signal)
+    on_failure(signal)
+    return None
+
+
+def _open_spans(
+    run: TracedRun, flags: OtlpFlags, variables: Mapping[str, str]
+) -> tuple[SpansView, SpanExporter] | None:
     settings = otlp_settings("traces", flags, variables)
     if settings is None:
         return None
     limits = ExportLimits.of(variables)
     resources = SpanResources(run.name, run.version)
-    metrics = _open_metrics(run, flags, variables)
     spans = SpanExporter(open_transport("traces", settings), settings, resources, run.wall_offset, limits)
-    view = SpansView(run.name, spans, SpanNames(variables.get(OPT_IN, "")), run.detail_level)
-    return Tracing(view, spans, metrics)
+    return SpansView(run.name, spans, SpanNames(variables.get(OPT_IN, "")), run.detail_level), spans
 
 
 def _open_metrics(run: TracedRun, flags: OtlpFlags, variables: Mapping[str, str]) -> MetricsExporter | None:

@@ -73,7 +73,7 @@ class UniprocExecutor:
         # Imported here, so that the import of torch is a phase of start-up and costs only who runs a model.
         from vllm_obs.engine.worker.worker import Worker
 
-        return Worker(self._config)
+        return Worker(self._config, on_layer=self._recorder.advance)
 
     def _allocate_cache(self) -> KVCapacity:
         from vllm_obs.engine.worker.memory import size_kv_cache

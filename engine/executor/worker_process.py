@@ -69,7 +69,8 @@ class RankWorker(Protocol):
         """Sample the plan that ran last."""
 
 
-MakeWorker = Callable[[VllmConfig, int], RankWorker]
+MakeWorker = Callable[[VllmConfig, int, Callable[[], None]], RankWorker]
+"""From a configuration, a rank, and what to call after each layer."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,12 @@ class WorkerSetup:
     replies: QueueHandle
 
 
-def make_worker(config: VllmConfig, rank: int) -> RankWorker:
+def make_worker(config: VllmConfig, rank: int, on_layer: Callable[[], None]) -> RankWorker:
     """The real worker; loads torch."""
     limit_spinning()
     from vllm_obs.engine.worker.worker import Worker
 
-    return Worker(config, rank)
+    return Worker(config, rank, on_layer)
 
 
 def run_worker(owner: Owner, make_worker: MakeWorker = make_worker) -> None:
@@ -95,7 +96,7 @@ def run_worker(owner: Owner, make_worker: MakeWorker = make_worker) -> None:
     setup: WorkerSetup = from_wire(WorkerSetup, owner.configuration)
     recorder, startup = begin_recording(owner, setup.config, WORKER_RING_BYTES)
     maybe_fault("worker_start")
-    worker = make_worker(setup.config, setup.rank)
+    worker = make_worker(setup.config, setup.rank, recorder.advance)
     phases: Phases = [("import torch", startup.end("import torch"))]
     recorder.doing(Activity.LOADING_MODEL)
     worker.load_model()

@@ -128,7 +128,7 @@ class AsyncLLM:
         interval = self.config.scheduler.stream_interval if options.get("stream", True) else AT_THE_END
         for index, sequence_id in enumerate(ids):
             self._outputs.register(
-                SequenceRequest(sequence_id, index, prepared.token_ids, params, queue.put, interval)
+                SequenceRequest(sequence_id, index, prepared.token_ids, params, queue.put, interval, tokenized_at)
             )
         self._handles.setdefault(request_id, []).append(ids)
         self._queues[ids[0]] = queue

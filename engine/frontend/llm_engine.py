@@ -74,7 +74,7 @@ class LLMEngine:
         interval = 1 if stream else AT_THE_END
         for index, sequence in enumerate(sequences):
             request = SequenceRequest(
-                sequence.request_id, index, prepared.token_ids, params, assembler.add, interval
+                sequence.request_id, index, prepared.token_ids, params, assembler.add, interval, tokenized_at
             )
             self._outputs.register(request)
             self.recorder.record(arrival.submitted(sequence, tokenized_at))

@@ -1,15 +1,16 @@
 """One sequence that has not ended: what the core sends of it becomes deltas of text."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.frontend.detokenizer import Detokenizer
-from vllm_obs.engine.frontend.outputs import SequenceDelta, SequenceTiming, TokenLogprob
+from vllm_obs.engine.frontend.outputs import NO_DETOURS, SequenceDelta, SequenceTiming, TokenLogprob
 from vllm_obs.engine.frontend.stop_strings import StopStrings
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
-from vllm_obs.engine.messages import EngineCoreOutputs, FinishReason, Logprobs
+from vllm_obs.engine.messages import Detours, EngineCoreOutputs, FinishReason, Logprobs
 from vllm_obs.engine.sampling_params import SamplingParams
 
 LOWEST_LOGPROB = -9999.0
@@ -31,10 +32,14 @@ class OutputRow(NamedTuple):
     prompt_logprobs: Logprobs | None
     error: RequestFailedError | None
     timing: tuple[int, int] | None
+    detours: Detours | None
 
 
 class SequenceRequest(NamedTuple):
-    """What is known of a sequence when it is sent. `interval` is in tokens; `sink` takes its deltas."""
+    """What is known of a sequence when it is sent. `interval` is in tokens; `sink` takes its deltas.
+
+    `tokenized_at` is monotonic ns.
+    """
 
     request_id: str
     sequence_index: int
@@ -42,12 +47,15 @@ class SequenceRequest(NamedTuple):
     params: SamplingParams
     sink: Callable[[SequenceDelta], None]
     interval: int = 1
+    tokenized_at: int = 0
 
 
 class OpenSequence:
     """A sequence's detokenizer, stop strings and counts; `advance` with each row, then look at `ended`."""
 
-    def __init__(self, request: SequenceRequest, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, request: SequenceRequest, tokenizer: Tokenizer, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         params = request.params
         self.request = request
         self.num_output_tokens = 0
@@ -56,6 +64,8 @@ class OpenSequence:
         self.last_token_at = 0
         self.taken_at = 0
         """When the engine's last message about it was taken."""
+        self.ended_at = 0
+        self._clock = clock
         self.finish_reason: str | None = None
         self.stopped_here = False
         """Whether a stop string ended it, of which the core does not know."""
@@ -63,6 +73,7 @@ class OpenSequence:
         self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
         self._num_shown = 0
         self._timing = (0, 0)
+        self._detours = NO_DETOURS
         self._delta = self._blank()
         self._delta.prompt_token_ids = request.prompt_token_ids
 
@@ -71,6 +82,7 @@ class OpenSequence:
         maybe_fault("detokenizer", row.request_id)
         self.num_cached_tokens = max(self.num_cached_tokens, row.num_cached_tokens)
         self._timing = row.timing or self._timing
+        self._detours = row.detours or self._detours
         if row.prompt_logprobs is not None:
             self._delta.prompt_logprobs = [None, *token_logprobs(row.prompt_logprobs)]
         if self.request.params.max_tokens == 0:
@@ -139,10 +151,22 @@ class OpenSequence:
         delta, self._delta = self._delta, self._blank()
         delta.finish_reason = self.finish_reason
         if self.finish_reason is not None:
-            delta.timing = SequenceTiming(*self._timing, self.first_token_at, self.last_token_at)
+            self.ended_at = self._clock()
+            delta.timing = self._moments()
         delta.num_cached_tokens = self.num_cached_tokens
         delta.num_output_tokens = self._num_shown = self.num_output_tokens
         self.request.sink(delta)
+
+    def _moments(self) -> SequenceTiming:
+        return SequenceTiming(
+            *self._timing,
+            first_token_at=self.first_token_at,
+            last_token_at=self.last_token_at,
+            tokenized_at=self.request.tokenized_at,
+            returned_at=self.taken_at,
+            ended_at=self.ended_at,
+            detours=self._detours,
+        )
 
     def _blank(self) -> SequenceDelta:
         request = self.request
@@ -157,6 +181,7 @@ def output_rows(outputs: EngineCoreOutputs) -> Iterator[OutputRow]:
     logprobs, prompt_logprobs = dict(outputs.logprobs), dict(outputs.prompt_logprobs)
     errors = {row: RequestFailedError(message, reason) for row, reason, message in outputs.errors}  # type: ignore[arg-type]
     timings = {row: (taken_at, scheduled_at) for row, taken_at, scheduled_at in outputs.timings}
+    detours = dict(outputs.detours)
     begin = 0
     for row, request_id in enumerate(outputs.request_ids):
         end = begin + outputs.num_new_tokens[row]
@@ -170,6 +195,7 @@ def output_rows(outputs: EngineCoreOutputs) -> Iterator[OutputRow]:
             prompt_logprobs.get(row),
             errors.get(row),
             timings.get(row),
+            detours.get(row),
         )
         begin = end
 

@@ -54,7 +54,7 @@ class OutputProcessor:
 
     def register(self, request: SequenceRequest) -> None:
         """Take a sequence on; its deltas go to `request.sink`."""
-        self._open[request.request_id] = OpenSequence(request, self._tokenizer)
+        self._open[request.request_id] = OpenSequence(request, self._tokenizer, self._clock)
 
     def process(self, outputs: EngineCoreOutputs) -> CoreAborts:
         """Take one step's rows in; tells which sequences the core must be told to abort."""
@@ -129,6 +129,6 @@ class OutputProcessor:
                 first_token_at=sequence.first_token_at,
                 last_token_at=sequence.last_token_at,
                 taken_at=sequence.taken_at,
-                ended_at=self._clock(),
+                ended_at=sequence.ended_at,
             )
         )

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vllm_obs.engine.errors import RequestFailedError
+from vllm_obs.engine.messages import Detours
+
+NO_DETOURS = Detours()
 
 
 class TokenLogprob(NamedTuple):
@@ -20,12 +23,19 @@ class TokenLogprob(NamedTuple):
 
 
 class SequenceTiming(NamedTuple):
-    """The moments of one sequence in the engine (monotonic ns); 0 for what did not take place."""
+    """The moments of one sequence from its tokens to its text (monotonic ns); 0 for what did not take place.
+
+    `taken_at` and `scheduled_at` are the core's, `returned_at` is when its last tokens were taken here.
+    """
 
     taken_at: int
     scheduled_at: int
     first_token_at: int
     last_token_at: int
+    tokenized_at: int = 0
+    returned_at: int = 0
+    ended_at: int = 0
+    detours: Detours = NO_DETOURS
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from vllm_obs.engine.attention.kv_cache import BlockedKVCache
 from vllm_obs.engine.kernels.cpu.linear import PackedMatrix
 from vllm_obs.engine.kernels.cpu.program import Kernels
 from vllm_obs.engine.model.compiled_step import StepPrograms, StepTensors, multiply
-from vllm_obs.engine.model.interface import PagedKVCache
+from vllm_obs.engine.model.interface import PagedKVCache, Progress, unwatched
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,17 @@ class CompiledDecoder:
 
     @torch.inference_mode()
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch, kv_cache: PagedKVCache
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        batch: AttentionBatch,
+        kv_cache: PagedKVCache,
+        on_layer: Progress = unwatched,
     ) -> torch.Tensor:
         """Hidden states (R, hidden), normed, float32, at `batch.logits_indices`; see interface.DecoderModel."""
         assert isinstance(kv_cache, BlockedKVCache)
         residual = F.embedding(token_ids, self.embedding).float()
-        step = StepTensors(residual, positions.contiguous(), batch, kv_cache.layers)
+        step = StepTensors(residual, positions.contiguous(), batch, kv_cache.layers, on_layer)
         return self.programs.run(step, self.rotations, torch.get_num_threads())
 
     @torch.inference_mode()

@@ -11,6 +11,7 @@ from vllm_obs.engine.kernels.cpu.attention import queries_a_piece
 from vllm_obs.engine.kernels.cpu.linear import PackedMatrix
 from vllm_obs.engine.kernels.cpu.linear_finish import Finish
 from vllm_obs.engine.kernels.cpu.program import RECORD_FIELDS, Kernel, Kernels, Records
+from vllm_obs.engine.model.interface import Progress, unwatched
 
 Pieces = npt.NDArray[np.int64]
 
@@ -36,12 +37,16 @@ class CompiledLayer:
 
 @dataclass(frozen=True)
 class StepTensors:
-    """What a step computes on. residual: float32 (T, hidden). positions: int64 (T,). caches: one a layer."""
+    """What a step computes on. residual: float32 (T, hidden). positions: int64 (T,). caches: one a layer.
+
+    `on_layer` is called after each layer.
+    """
 
     residual: torch.Tensor
     positions: torch.Tensor
     batch: AttentionBatch
     caches: list[torch.Tensor]
+    on_layer: Progress = unwatched
 
 
 class StepPrograms:
@@ -68,7 +73,9 @@ class StepPrograms:
         last = len(self._layers) - 1
         for number in range(last):
             self._kernels.run(np.concatenate((attend[number], finish[number])), num_threads)
+            step.on_layer()
         self._kernels.run(attend[last], num_threads)
+        step.on_layer()
         chosen = step.batch.logits_indices  # from here on only the rows that are asked for matter
         residual, room.attended = residual.index_select(0, chosen), room.attended.index_select(0, chosen)
         if len(residual):

@@ -9,7 +9,7 @@ from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.attention.kv_cache import BlockedKVCache
 from vllm_obs.engine.attention.step_indices import StepIndexer, StepIndices
 from vllm_obs.engine.config import ModelArchitecture
-from vllm_obs.engine.model.interface import PagedKVCache
+from vllm_obs.engine.model.interface import PagedKVCache, Progress, unwatched
 from vllm_obs.engine.model.layers import DecoderLayer, RMSNorm
 from vllm_obs.engine.model.linear import Linear
 from vllm_obs.engine.model.numerics import Numerics
@@ -39,7 +39,12 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch, kv_cache: PagedKVCache
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        batch: AttentionBatch,
+        kv_cache: PagedKVCache,
+        on_layer: Progress = unwatched,
     ) -> torch.Tensor:
         """Hidden states (R, hidden), normed, float32, at `batch.logits_indices`; see interface.DecoderModel."""
         assert isinstance(kv_cache, BlockedKVCache)
@@ -54,6 +59,7 @@ class Decoder:
                 attended = attended.index_select(0, batch.logits_indices)
             if len(residual):
                 residual = layer.finish(residual, attended)
+            on_layer()
         return self.final_norm(residual)
 
     @torch.inference_mode()

@@ -1,10 +1,18 @@
 """What the model runner needs of a model."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
 from vllm_obs.engine.attention.batch import AttentionBatch
+
+Progress = Callable[[], None]
+"""Called as a forward pass moves on, once a layer, so that a long one is not taken for a stall."""
+
+
+def unwatched() -> None:
+    """Progress that nobody asks for."""
 
 
 class PagedKVCache(Protocol):
@@ -29,6 +37,7 @@ class DecoderModel(Protocol):
         positions: torch.Tensor,
         batch: AttentionBatch,
         kv_cache: PagedKVCache,
+        on_layer: Progress = unwatched,
     ) -> torch.Tensor:
         """Hidden states (R, hidden) at `batch.logits_indices` for tokens (T,) at positions (T,), both int64.
 

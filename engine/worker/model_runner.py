@@ -8,7 +8,7 @@ import torch
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.messages import Logprobs
-from vllm_obs.engine.model.interface import DecoderModel, PagedKVCache
+from vllm_obs.engine.model.interface import DecoderModel, PagedKVCache, Progress, unwatched
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan, WorkerMoments
 from vllm_obs.engine.sampling.choice import best_tokens
 from vllm_obs.engine.sampling.logprobs import concatenate, gather_logprobs
@@ -31,11 +31,13 @@ class ModelRunner:
         kv_cache: PagedKVCache,
         rank: int = 0,
         clock: Callable[[], int] = time.monotonic_ns,
+        on_layer: Progress = unwatched,
     ) -> None:
         self.model = model
         self.kv_cache = kv_cache
         self._rank = rank
         self._clock = clock
+        self._on_layer = on_layer
         self._device = torch.device(config.model.device)
         self._vocab_size = config.model.architecture.vocab_size
         self.input_batch = InputBatch(
@@ -66,7 +68,7 @@ class ModelRunner:
         """Run the forward pass of the plan begun last, if it has rows."""
         if (inputs := self._inputs) is not None:
             tokens, positions, attention = inputs.token_ids, inputs.positions, inputs.attention
-            self._hidden = self.model.forward(tokens, positions, attention, self.kv_cache)
+            self._hidden = self.model.forward(tokens, positions, attention, self.kv_cache, self._on_layer)
         self._forwarded_at = self._clock()
 
     @torch.inference_mode()

@@ -9,7 +9,7 @@ from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.messages import SamplingSpec
-from vllm_obs.engine.model.interface import DecoderModel
+from vllm_obs.engine.model.interface import DecoderModel, Progress, unwatched
 from vllm_obs.engine.model.loader import load_model
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, NewRow, StepPlan
 from vllm_obs.engine.worker.device_memory import cuda_cache_budget
@@ -23,9 +23,10 @@ WARM_UP_TOKENS = 32
 class Worker:
     """What an executor drives: load_model, the two sizes, initialize_cache, warm_up; then steps."""
 
-    def __init__(self, config: VllmConfig, rank: int = 0) -> None:
+    def __init__(self, config: VllmConfig, rank: int = 0, on_layer: Progress = unwatched) -> None:
         self.config = config
         self.rank = rank
+        self._on_layer = on_layer
         self._model: DecoderModel | None = None
         self._runner: ModelRunner | None = None
         if config.model.device == "cuda" and not torch.cuda.is_available():
@@ -71,7 +72,7 @@ class Worker:
                 f"a KV cache of {num_blocks} blocks ({size} bytes) could not be allocated; "
                 "lower --kv-cache-memory-bytes or --gpu-memory-utilization"
             ) from error
-        self._runner = ModelRunner(self.config, self.model, kv_cache, self.rank)
+        self._runner = ModelRunner(self.config, self.model, kv_cache, self.rank, on_layer=self._on_layer)
 
     def warm_up(self) -> None:
         """Run a short prompt and one decode step, so that the first request does not pay for first uses."""

@@ -19,6 +19,7 @@ from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.executor import commands
 from vllm_obs.engine.executor.shm_queue import MAX_MESSAGE_BYTES
 from vllm_obs.engine.messages import (
+    Detours,
     AbortRequests,
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -67,6 +68,7 @@ def outputs(**fields: Any) -> EngineCoreOutputs:
         prompt_logprobs=[(0, logprobs(2000))],
         errors=[(1, "invalid_logits", "not numbers")],
         timings=[(0, 3, 2**62)],
+        detours=[(1, Detours(1, 2, 3, 2**62))],
         utility=UtilityResult(4, {"k": [1, None, True, "é", b"\x00"]}, ""),
         stats=SchedulerStats(1, 2, 0.5, 3),
         sampled_at=5,

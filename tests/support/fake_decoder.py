@@ -16,6 +16,7 @@ from vllm_obs.engine.config import (
     SchedulerConfig,
     VllmConfig,
 )
+from vllm_obs.engine.model.interface import Progress, unwatched
 
 VOCAB = 64
 
@@ -45,8 +46,14 @@ class FakeDecoder:
         return 8 * block_size
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch, kv_cache: FakeCache
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        batch: AttentionBatch,
+        kv_cache: FakeCache,
+        on_layer: Progress = unwatched,
     ) -> torch.Tensor:
+        on_layer()
         assert token_ids.dtype == positions.dtype == batch.slot_mapping.dtype == batch.block_tables.dtype
         assert [length == 1 for length in batch.query_lens] == sorted(
             (length == 1 for length in batch.query_lens), reverse=True

@@ -150,6 +150,7 @@ class FakeEngine:
                 prompt_logprobs=prompt_logprobs,
                 errors=[(0, "internal_error", "planted /secret/path")] if finish is FinishReason.ERROR else [],
                 timings=[(0, request.submitted_at, request.submitted_at + 1000)] if position == 0 else [],
+                detours=[],
                 utility=None,
                 stats=None,
                 sampled_at=time.monotonic_ns(),

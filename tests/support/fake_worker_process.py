@@ -50,4 +50,4 @@ class FakeWorker:
 
 
 if __name__ == "__main__":
-    run_child(lambda owner: run_worker(owner, FakeWorker))
+    run_child(lambda owner: run_worker(owner, lambda config, rank, _: FakeWorker(config, rank)))

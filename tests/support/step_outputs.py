@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vllm_obs.engine.messages import EngineCoreOutputs, Logprobs
+from vllm_obs.engine.messages import Detours, EngineCoreOutputs, Logprobs
 
 
 @dataclass
@@ -20,6 +20,7 @@ class Row:
     prompt_logprobs: Logprobs | None = None
     error: tuple[str, str] | None = None
     timing: tuple[int, int] | None = None
+    detours: Detours | None = None
 
 
 def step_outputs(*rows: Row, sampled_at: int = 5) -> EngineCoreOutputs:
@@ -41,6 +42,7 @@ def step_outputs(*rows: Row, sampled_at: int = 5) -> EngineCoreOutputs:
         ],
         errors=[(i, *row.error) for i, row in enumerate(rows) if row.error is not None],
         timings=[(i, *row.timing) for i, row in enumerate(rows) if row.timing is not None],
+        detours=[(i, row.detours) for i, row in enumerate(rows) if row.detours is not None],
         utility=None,
         stats=None,
         sampled_at=sampled_at,

@@ -33,7 +33,7 @@ class Desk:
 
     def register(self, request_id: str = "r-0", index: int = 0, interval: int = 1, **params: Any) -> None:
         request = SequenceRequest(
-            request_id, index, [504, 3575], SamplingParams(**params), self.deltas.append, interval
+            request_id, index, [504, 3575], SamplingParams(**params), self.deltas.append, interval, 2
         )
         self.processor.register(request)
 
@@ -93,7 +93,7 @@ def test_each_step_gives_a_delta_and_the_first_brings_the_prompt(desk: Desk) -> 
         num_prompt_tokens=2,
         num_cached_tokens=1,
         num_output_tokens=2,
-        timing=SequenceTiming(3, 4, 5, 9),
+        timing=SequenceTiming(3, 4, 5, 9, tokenized_at=2, returned_at=99, ended_at=99),
     )
 
 

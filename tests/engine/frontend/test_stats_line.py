@@ -14,7 +14,7 @@ from vllm_obs.engine.messages import EngineCoreOutputs, SchedulerStats
 def outputs(num_tokens: int, engine: int = 0, usage: float = 0.25) -> EngineCoreOutputs:
     ids = np.zeros(num_tokens, np.int32)
     stats = SchedulerStats(3, 2, usage, 0)
-    return EngineCoreOutputs(0, engine, 0, 1, [], [], ids, [], [], [], [], [], [], [], None, stats, 0, 0)
+    return EngineCoreOutputs(0, engine, 0, 1, [], [], ids, [], [], [], [], [], [], [], [], None, stats, 0, 0)
 
 
 @pytest.fixture

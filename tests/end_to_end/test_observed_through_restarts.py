@@ -1,0 +1,50 @@
+"""The Observer is killed while requests run: serving does not notice, and its counters go on without a gap."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from load_client import Asked, LoadClient
+from observed_server import ObservedServer, await_that, observed, total
+
+NUM_REQUESTS = 120
+NUM_TOKENS = 40
+BODY = {"prompt": [5] * 20, "max_tokens": NUM_TOKENS, "ignore_eos": True}
+RESTART_SECONDS = 20.0
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedServer]:
+    with observed(tmp_path_factory.mktemp("restart") / "model") as running:
+        yield running
+
+
+def answers(server: ObservedServer) -> bool:
+    return server.server.request("GET", "/metrics")[0] == 200
+
+
+def test_counters_go_on_where_a_killed_observer_left_them(server: ObservedServer) -> None:
+    client = LoadClient(server.port, 8)
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(client.run, [Asked(f"r-{number}", BODY) for number in range(NUM_REQUESTS)])
+        before = await_that(lambda: total(server.samples(), "vllm:generation_tokens_total"))
+        observer = server.server.child("Observer")
+        observer.kill()
+        await_that(lambda: answers(server), RESTART_SECONDS)
+        assert total(server.samples(), "vllm:generation_tokens_total") >= before
+        seen = load.result()
+    assert {one.status for one in seen} == {200}
+    assert server.server.child("Observer").pid != observer.pid
+    server.server.family.append(server.server.child("Observer"))
+
+    def are_counted() -> bool:
+        return total(server.samples(), "vllm:request_success_total", finished_reason="length") >= NUM_REQUESTS
+
+    await_that(are_counted)
+    samples = server.samples()
+    assert total(samples, "vllm:request_success_total") == NUM_REQUESTS
+    assert total(samples, "vllm:generation_tokens_total") == NUM_REQUESTS * NUM_TOKENS
+    assert total(samples, "vllm:e2e_request_latency_seconds_count") == NUM_REQUESTS
+    assert total(samples, "http_requests_total", handler="/v1/completions") == NUM_REQUESTS
+    assert total(samples, "vllm:num_requests_running") == 0
+    assert total(samples, "vllm_obs_invariant_violations_total") == 0
