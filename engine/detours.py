@@ -28,9 +28,12 @@ class _Way:
         """From this moment on it is in another stage; its client is to be told of the one before."""
         if self.stage:
             num_ns = at - self.since
-            self._sums[self.stage] += num_ns
+            sums = self._sums
+            sums[self.stage] += num_ns
             self._early_ns += num_ns if self._is_early else 0
-            self._request.untold_detours = Detours(*self._sums.values(), self._early_ns)
+            self._request.untold_detours = Detours(
+                sums["preempted"], sums["recompute"], sums["stalled"], self._early_ns
+            )
         self.stage, self.since = stage, at
         self._is_early = self._request.num_output_tokens == 0
 

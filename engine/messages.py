@@ -146,8 +146,8 @@ class EngineCoreOutputs(NamedTuple):
     `logprobs` and `prompt_logprobs` hold (row, Logprobs) pairs for the rows that asked; a row's prompt
     log-probabilities come once, with its first new token (or its ending), covering prompt positions 1…n-1.
     `errors` holds (row, reason, message) for rows with FinishReason.ERROR. `timings` holds (row, when it was
-    taken, when it was first scheduled; monotonic ns) for each sequence's first row after that. `detours` holds (row, Detours) where a
-    sequence was held up since its row before; nobody is told of a detour that has not ended.
+    taken, when it was first scheduled; monotonic ns) for each sequence's first row after that. `detours` holds
+    (row, Detours) where a sequence was held up since its row before; a detour that lasts is told when it ends.
     """
 
     client_index: int

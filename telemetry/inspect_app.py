@@ -1,4 +1,4 @@
-"""The inspector API: a FastAPI application over the Observer's state, documented at /docs and /openapi.json."""
+"""The inspector API: a FastAPI application over the Observer's state, documented at / and /openapi.json."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
+from vllm_obs.telemetry.inspect_index import add_index
 from vllm_obs.telemetry.routes_live import live_router
 from vllm_obs.telemetry.routes_process import process_router
 from vllm_obs.telemetry.routes_request import request_router
@@ -40,6 +41,9 @@ def build_inspect_app(context: InspectContext) -> FastAPI:
         version=context.config.version or "unknown",
         description=_DESCRIPTION,
         redirect_slashes=False,
+        # Their pages load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
         default_response_class=Answer,
         exception_handlers={
             InspectError: _refuse,
@@ -50,6 +54,7 @@ def build_inspect_app(context: InspectContext) -> FastAPI:
     )
     for make_router in _ROUTERS:
         app.include_router(make_router(context))
+    add_index(app)
     app.add_middleware(DrainFirst, catch_up=context.catch_up)
     return app
 

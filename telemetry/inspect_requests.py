@@ -14,6 +14,7 @@ from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.stages import ns_by_reason, ns_by_stage
 
 MAX_DUPLICATES = 16
+MAX_MOMENT_DIGITS = 20
 MAX_COMPANIONS = 16
 COMPANY_STEPS = 512
 FAILED_STATUS = 400
@@ -237,6 +238,7 @@ def _position(cursor: str | None) -> tuple[int, str] | None:
     if cursor is None:
         return None
     received_at, colon, request_id = cursor.partition(":")
-    if not colon or not received_at.isdigit():
+    is_moment = received_at.isascii() and received_at.isdecimal() and len(received_at) <= MAX_MOMENT_DIGITS
+    if not colon or not is_moment:
         raise InspectError(f"{cursor[:64]!r} is not a cursor of this list", 400)
     return int(received_at), request_id

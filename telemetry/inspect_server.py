@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import resource
 import socket
 import stat
 from collections.abc import Generator
@@ -12,12 +13,18 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
+from vllm_obs.telemetry.accept_errors import AcceptErrors
 from vllm_obs.telemetry.inspect_guard import InspectGuard
+from vllm_obs.telemetry.inspect_protocol import KEEP_ALIVE_SECONDS, protocol_of
 
 SOCKET_NAME = "observer.sock"
 CLOSE_SECONDS = 1
 MAX_CONNECTIONS = 128
-_BACKLOG = 64
+"""Of each listener; fewer where this process may open few files."""
+FILES_PER_CONNECTION = 8
+"""So many files allowed make room for one connection: rings, exporters and the other listener need theirs."""
+_BACKLOG = 16
+"""asyncio accepts so many at once before the first of them is counted."""
 
 
 class ListenError(Exception):
@@ -42,7 +49,8 @@ class InspectServer:
                 self._tcp.close()
                 raise ListenError(f"cannot listen at {socket_dir / SOCKET_NAME}: {error.strerror}") from None
         self._sockets = [sock for _, sock in listeners]
-        self._servers = [_QuietServer(guarded) for guarded, _ in listeners]
+        max_connections = connection_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._servers = [_QuietServer(guarded, max_connections) for guarded, _ in listeners]
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -51,7 +59,8 @@ class InspectServer:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     async def start(self) -> None:
-        """Accept connections from now on. Raises ListenError."""
+        """Accept connections from now on; the loop's exception handler is set. Raises ListenError."""
+        asyncio.get_running_loop().set_exception_handler(AcceptErrors())
         for server, sock in zip(self._servers, self._sockets, strict=True):
             self._tasks.append(asyncio.create_task(server.serve(sockets=[sock]), name="inspector listener"))
         while not all(server.started for server in self._servers):
@@ -78,9 +87,10 @@ class InspectServer:
 class _QuietServer(uvicorn.Server):
     """No signals of its own, no log but of what goes wrong."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, max_connections: int) -> None:
         config = uvicorn.Config(
             app,
+            http=protocol_of(max_connections),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -88,8 +98,8 @@ class _QuietServer(uvicorn.Server):
             log_level="warning",
             access_log=False,
             server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_keep_alive=30,
+            backlog=_BACKLOG,
+            timeout_keep_alive=int(KEEP_ALIVE_SECONDS),
             timeout_graceful_shutdown=CLOSE_SECONDS,
         )
         super().__init__(config)
@@ -98,6 +108,13 @@ class _QuietServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         """Leave the signals alone: the Observer ends by order."""
         yield
+
+
+def connection_limit(num_files: int) -> int:
+    """How many connections a listener takes in a process that may open `num_files`."""
+    if num_files == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, num_files // FILES_PER_CONNECTION))
 
 
 def bind_tcp(host: str, port: int) -> socket.socket:

@@ -11,6 +11,7 @@ from vllm_obs.telemetry.inspect_context import InspectContext
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.records import ProcessStarted
+from vllm_obs.telemetry.run_snapshot import AWAKE
 from vllm_obs.telemetry.run_state import RunState
 
 MAX_WAITING_SHOWN = 20
@@ -68,6 +69,10 @@ def health_of(observer: Observer, now: int) -> Health:
     stalls = [stall for label in sorted(state.engines) if (stall := _stall(state, label, now))]
     if stalls:
         return Health("stalled", " ".join(stalls))
+    paused = [label for label in sorted(state.engines) if state.engines[label].state != AWAKE]
+    if paused:
+        work = ", ".join(f"engine {label} with {_work(state.engines[label])}" for label in paused)
+        return Health("paused", f"Paused by order: {work}.")
     num_running = sum(engine.num_running for engine in state.engines.values())
     num_waiting = sum(engine.num_waiting for engine in state.engines.values())
     if any(engine.described is None for engine in state.engines.values()):
@@ -184,15 +189,19 @@ def _waiting_row(ledger: SequenceLedger, engine: str, place: int, now: int) -> d
 
 
 def _stall(state: RunState, label: str, now: int) -> str:
-    """What to say of an engine that has work and does not move; empty for one that does, or has none."""
+    """What to say of an engine that has work and does not move; empty for one that does, may not, or has none."""
     engine = state.engines[label]
-    if not engine.num_running and not engine.num_waiting:
+    if engine.state != AWAKE or not (engine.num_running or engine.num_waiting):
         return ""
-    moments = [engine.last_planned.schedule_ended_at] if engine.last_planned else []
+    moments = [engine.state_since] if engine.state_since else []
+    moments += [engine.last_planned.schedule_ended_at] if engine.last_planned else []
     moments += [engine.last_answered.updated_at] if engine.last_answered else []
     moments += [ledger.taken_at for ledger in islice(engine.builder.roster.line.ledgers(), 1)]
     seconds = (now - max(moments)) / NS if moments else 0.0
     if seconds < STALL_SECONDS:
         return ""
-    work = f"{engine.num_running} running and {engine.num_waiting} waiting"
-    return f"Engine {label} has {work} and has ended no step for {seconds:.0f} s."
+    return f"Engine {label} has {_work(engine)} and has ended no step for {seconds:.0f} s."
+
+
+def _work(engine: EngineState) -> str:
+    return f"{engine.num_running} running and {engine.num_waiting} waiting"

@@ -57,10 +57,6 @@ class ProcessTable:
         """Every process kept, in the order in which they were first heard of."""
         return list(self._processes.values())
 
-    def living(self) -> list[ProcessFacts]:
-        """Those that have not exited."""
-        return [process for process in self._processes.values() if process.state != "exited"]
-
     def get(self, role: str, pid: int) -> ProcessFacts | None:
         """The process with that role and pid."""
         return self._processes.get((role, pid))

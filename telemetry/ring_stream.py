@@ -56,11 +56,6 @@ class RingStream:
         reader.close()
         return cls(RingReader(path, cursor), source)
 
-    @property
-    def num_lost(self) -> int:
-        """Records that could not be read."""
-        return self._reader.num_lost
-
     def begin_round(self) -> None:
         """Look for what was published since the last round."""
         self._is_read = False
@@ -86,10 +81,6 @@ class RingStream:
             self.cursor = waiting.after
             self.is_finished = isinstance(waiting.fact, SourceGone)
             yield waiting.fact
-
-    def look(self) -> tuple[RingHeader, bool]:
-        """The header now, and whether the writer lives. RingError if the file broke."""
-        return self._reader.header(), self._reader.is_writer_alive()
 
     def give_up(self) -> None:
         """The file broke: nothing more will come of it."""

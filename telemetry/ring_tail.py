@@ -5,9 +5,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from vllm_obs.telemetry.record_codec import RecordDecoder
 from vllm_obs.telemetry.ring import RingError
@@ -23,20 +21,12 @@ _ENGINE_ROLE = re.compile(r"(?:EngineCore|Worker)(?=_|$)(?:.*_DP(\d+))?")
 logger = logging.getLogger(__name__)
 
 
-class LiveRing(NamedTuple):
-    """A ring that is open: its writer, the header as it is now, and whether the writer lives."""
-
-    source: Source
-    header: RingHeader
-    is_alive: bool
-
-
 class RingTail:
     """All `*.ring` files of a directory, new ones as they appear, each file once whatever it is called later.
 
     Of records that happened in different processes an earlier one comes first, as far as both have been written
     when it is read. Within one source the order is the writer's. Rings of dead processes are read to their end,
-    which a SourceGone marks, and closed. `num_unreadable` files were not rings or stopped being one.
+    which a SourceGone marks, and closed.
     """
 
     def __init__(self, run_dir: Path, cursors: Iterable[RingCursor] = ()) -> None:
@@ -46,17 +36,6 @@ class RingTail:
         self._streams: dict[int, RingStream] = {}
         self._past: OrderedDict[int, RingCursor] = OrderedDict()
         self._known_files: dict[tuple[int, int], str] = {}
-        self.num_unreadable = 0
-
-    @property
-    def num_lost(self) -> int:
-        """Records overwritten before they were read, or torn, in the rings that are open."""
-        return sum(stream.num_lost for stream in self._streams.values())
-
-    @property
-    def num_undecodable(self) -> int:
-        """Whole payloads that are no record we know."""
-        return self._decoder.num_undecodable + self._decoder.num_unknown
 
     def drain(self, max_records: int = MAX_RECORDS) -> Iterator[tuple[Source, Fact]]:
         """The next facts, at most `max_records`; none when all that is published has been read."""
@@ -80,14 +59,6 @@ class RingTail:
         """Where each ring's next fact is, for a checkpoint: what `drain` has given counts as taken."""
         return [*(stream.cursor for stream in self._streams.values()), *self._past.values()]
 
-    def rings(self) -> list[LiveRing]:
-        """The open rings that can be read."""
-        found = []
-        for stream in self._streams.values():
-            with suppress(RingError):
-                found.append(LiveRing(stream.source, *stream.look()))
-        return found
-
     def close(self) -> None:
         """Let go of every file."""
         for stream in self._streams.values():
@@ -98,7 +69,7 @@ class RingTail:
         try:
             return stream.has_next(self._decoder)
         except RingError as error:
-            self._complain(error)
+            _complain(error)
             stream.give_up()
             return stream.has_next(self._decoder)
 
@@ -122,7 +93,7 @@ class RingTail:
         try:
             stream = RingStream.open(self._run_dir / name, source_of, self._cursors)
         except RingError as error:
-            self._complain(error)
+            _complain(error)
             return
         if stream.source.generation in self._streams or stream.source.generation in self._past:
             stream.close()
@@ -138,15 +109,15 @@ class RingTail:
                 if len(self._past) > MAX_PAST_RINGS:
                     self._past.popitem(last=False)
 
-    def _complain(self, error: RingError) -> None:
-        self.num_unreadable += 1
-        logger.warning("a ring is left out: %s", error)
-
 
 def source_of(header: RingHeader) -> Source:
     """The process that writes a ring. Engine 0 is meant where a core's or worker's role names none."""
     match = _ENGINE_ROLE.match(header.role)
     return Source(header.role, header.pid, header.generation, (match[1] or "0") if match else "")
+
+
+def _complain(error: RingError) -> None:
+    logger.warning("a ring is left out: %s", error)
 
 
 def _reading_order(stream: RingStream) -> bool:

@@ -134,11 +134,6 @@ class RunState:
             engine.builder.roster.line.catch_up(ledger)
         return ledger.intervals_until(now)
 
-    def num_ahead(self, ledger: SequenceLedger) -> int:
-        """How many sequences wait before this one in its engine's queue; 0 for one that does not wait."""
-        engine = self.engines.get(ledger.engine)
-        return engine.builder.roster.line.num_ahead(ledger.request_id) if engine is not None else 0
-
     def state(self) -> RunSnapshot:
         """What a checkpoint keeps: the live sequences and where the engines stand; not what is over."""
         return RunSnapshot(

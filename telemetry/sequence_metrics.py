@@ -21,7 +21,7 @@ _HISTOGRAMS = {
     "vllm:request_inference_time_seconds": "inference",
     "vllm:request_time_per_output_token_seconds": "time_per_output_token",
 }
-_MEASURES = ("e2e", "queue", "prefill", "decode", "time_per_output_token")
+_MEASURES = ("e2e", "queue", "prefill", "decode")
 
 
 class SequenceMetrics:
@@ -105,8 +105,14 @@ class SequenceMetrics:
                 histogram.observe(seconds, self._exemplar(ledger, seconds))
         for reason, num_ns in ledger.waits.items():
             series.value("vllm_obs_request_wait_seconds_total", reason).add(max(0, num_ns) * SECONDS_PER_NS)
-        if ended.finish_reason in NATURAL_ENDINGS and ended.num_output_tokens > 1:
-            self._genai.token_time(ledger.submitted.operation, times.time_per_output_token)
+        if ended.num_output_tokens > 1:
+            self._gaps(series, ledger, ended, times.time_per_output_token)
+
+    def _gaps(self, series: EngineSeries, ledger: SequenceLedger, ended: RequestEnded, seconds: float) -> None:
+        """One that has a token after its first. vLLM's histogram counts 0 for the others, which is nobody's pace."""
+        self._quantiles.observe("time_per_output_token", series.engine, seconds, ledger.ended_at)
+        if ended.finish_reason in NATURAL_ENDINGS:
+            self._genai.token_time(ledger.submitted.operation, seconds)
 
     def _exemplar(self, ledger: SequenceLedger, seconds: float) -> Exemplar | None:
         return self._clock.exemplar(ledger.submitted.trace_parent, seconds, ledger.ended_at)

@@ -59,11 +59,6 @@ class WaitingLine:
         """The waiting sequences in rank order."""
         return [ledger for ledger, _ in sorted(self._waiting.values(), key=lambda entry: entry[1])]
 
-    def num_ahead(self, request_id: str) -> int:
-        """How many waiting sequences are before this one; 0 for one that does not wait."""
-        entry = self._waiting.get(request_id)
-        return sum(rank < entry[1] for _, rank in self._waiting.values()) if entry else 0
-
     def join(self, ledger: SequenceLedger, rank: Rank) -> None:
         """A sequence begins to wait; `planned` gives it its reason. Its ledger is in the waiting stage already."""
         self._waiting[ledger.request_id] = (ledger, rank)

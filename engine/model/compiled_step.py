@@ -157,8 +157,8 @@ class _Room:
         num_tokens = len(residual)
         self.normed = torch.empty_like(residual)
         self.qkv = residual.new_empty(num_tokens, layer.qkv.padded_outputs)
-        self.attended = residual.new_empty(num_tokens, layer.output.panels.shape[1])
-        self.gated = residual.new_empty(num_tokens, layer.down.panels.shape[1])
+        self.attended = residual.new_empty(num_tokens, layer.output.num_inputs)
+        self.gated = residual.new_empty(num_tokens, layer.down.num_inputs)
 
 
 def multiply(kernels: Kernels, x: torch.Tensor, matrix: PackedMatrix, num_threads: int) -> torch.Tensor:
@@ -200,8 +200,8 @@ def _call(kernel: Kernel, fields: dict[int, int]) -> Records:
 
 
 def _linear_call(matrix: PackedMatrix, finish: Finish, bias: int) -> Records:
-    num_panels, num_inputs, _ = matrix.panels.shape
-    fields = {3: matrix.panels.data_ptr(), 4: num_inputs, 8: num_panels, 9: int(finish), 10: bias}
+    num_strips, num_inputs, _ = matrix.strips.shape
+    fields = {3: matrix.strips.data_ptr(), 4: num_inputs, 8: num_strips, 9: int(finish), 10: bias}
     return _call(Kernel.LINEAR, fields)
 
 

@@ -89,6 +89,6 @@ def replay_of(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield process, process.stdout.readline().partition(" at ")[2].partition("/docs")[0]
+            yield process, process.stdout.readline().partition(" at ")[2].partition("/ (")[0]
         finally:
             process.kill()

@@ -19,8 +19,8 @@ from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.executor import commands
 from vllm_obs.engine.executor.shm_queue import MAX_MESSAGE_BYTES
 from vllm_obs.engine.messages import (
-    Detours,
     AbortRequests,
+    Detours,
     EngineCoreOutputs,
     EngineCoreRequest,
     Logprobs,

@@ -9,11 +9,21 @@ from fake_engine import FakeEngine
 from http_app import served
 
 from vllm_obs.engine.frontend.outputs import SequenceDelta, SequenceTiming
+from vllm_obs.engine.messages import Detours
 from vllm_obs.server.config import ServerConfig
-from vllm_obs.server.reply_metrics import ReplyMetrics
+from vllm_obs.server.reply_metrics import Arrived, ReplyMetrics, stage_ns
+from vllm_obs.telemetry.stages import STAGES
 
 MS = 1_000_000
-FIELDS = ["time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms", "tokens_per_second"]
+FIELDS = [
+    "time_to_first_token_ms",
+    "generation_time_ms",
+    "queue_time_ms",
+    "mean_itl_ms",
+    "tokens_per_second",
+    "stages",
+]
+ARRIVED = Arrived(1 * MS, 2 * MS, 4 * MS)
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hi"}]
 
@@ -21,21 +31,46 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 def fields_of(
     timing: SequenceTiming | None, num_tokens: int, num_choices: int = 1, is_enabled: bool = True
 ) -> Any:
-    metrics = ReplyMetrics(is_enabled, num_choices)
+    metrics = ReplyMetrics(is_enabled, num_choices, ARRIVED, clock=lambda: 600 * MS)
     metrics.add(SequenceDelta("a-0", 0, num_output_tokens=1))
     metrics.add(SequenceDelta("a-0", 0, num_output_tokens=num_tokens, timing=timing))
     return metrics.fields()
 
 
 def test_the_parts_of_a_reply() -> None:
-    timing = SequenceTiming(10 * MS, 30 * MS, 130 * MS, 530 * MS)
+    moments = {"tokenized_at": 7 * MS, "returned_at": 540 * MS, "ended_at": 555 * MS}
+    detours = Detours(preempted_ns=80 * MS, recompute_ns=50 * MS, stalled_ns=30 * MS, early_ns=20 * MS)
+    timing = SequenceTiming(10 * MS, 30 * MS, 130 * MS, 530 * MS, **moments, detours=detours)
     assert fields_of(timing, 5) == {
         "time_to_first_token_ms": 100.0,
         "generation_time_ms": 400.0,
         "queue_time_ms": 20.0,
         "mean_itl_ms": 100.0,
         "tokens_per_second": 10.0,
+        "stages": {
+            "receive": 0.001,
+            "render": 0.002,
+            "tokenize": 0.003,
+            "submit": 0.003,
+            "queue": 0.02,
+            "prefill": 0.08,
+            "decode": 0.26,
+            "preempted": 0.08,
+            "recompute": 0.05,
+            "stalled": 0.03,
+            "return": 0.01,
+            "detokenize": 0.015,
+            "deliver": 0.045,
+        },
     }
+
+
+def test_stages_are_the_ledgers_and_sum_to_the_whole() -> None:
+    detours = Detours(preempted_ns=7, recompute_ns=5, stalled_ns=3, early_ns=4)
+    timing = SequenceTiming(9, 15, 40, 90, tokenized_at=8, returned_at=91, ended_at=97, detours=detours)
+    stages = stage_ns(Arrived(1, 3, 6), timing, 100)
+    assert tuple(stages) == STAGES
+    assert sum(stages.values()) == 99
 
 
 def test_one_token_has_no_gap() -> None:
@@ -74,7 +109,11 @@ def test_replies_carry_it_whole_and_in_the_last_chunk(path: str, body: dict[str,
     for metrics in (whole, streamed):
         assert list(metrics) == FIELDS
         assert metrics["queue_time_ms"] == 0.001
+        stages = metrics.pop("stages")
         assert all(value > 0 for value in metrics.values())
+        assert tuple(stages) == STAGES
+        assert all(value >= 0 for value in stages.values())
+        assert stages["decode"] > 0
 
 
 def test_without_the_flag_the_field_is_null_and_no_chunk_has_it() -> None:

@@ -1,6 +1,7 @@
 """What the real scheduler and core record keeps every law; ledgers and block map are what really happened."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from core_bench import Bench
@@ -8,21 +9,25 @@ from fact_stream import API_SERVER, ENGINE, FactStream
 from fake_executor import tiny_config
 from recording_view import RecordingView
 
+from vllm_obs.engine.frontend.outputs import SequenceTiming
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.wait_reason import PauseState
+from vllm_obs.server.reply_metrics import Arrived, stage_ns
 from vllm_obs.telemetry.records import RequestEnded, RequestSubmitted
 from vllm_obs.telemetry.run_state import RunState
 
 NUM_STEPS = 120
+CORE_STAGES = ("queue", "prefill", "decode", "preempted", "recompute", "stalled")
 
 
 class ObservedCore:
     """A core under random load on a small cache, and the state made from its records."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **settings: Any) -> None:
         self.random = Random(seed)
         policy = self.random.choice(("fcfs", "priority"))
-        self.bench = Bench(num_blocks=self.random.choice((16, 24, 40)), config=tiny_config(policy=policy))
+        config = tiny_config(policy=policy, **settings)
+        self.bench = Bench(num_blocks=self.random.choice((16, 24, 40)), config=config)
         self.state, self.view = RunState(), RecordingView()
         self.state.add_view(self.view)
         self.stream = FactStream()
@@ -138,6 +143,63 @@ def test_the_load_is_hard_enough_to_mean_something() -> None:
     assert {"queue", "prefill", "decode", "preempted", "recompute"} <= stages
     assert {"length", "abort", "error"} <= endings
     assert num_cached > 0
+
+
+def timings_told(bench: Bench) -> dict[str, SequenceTiming]:
+    """What the core's messages tell of each sequence."""
+    told: dict[str, SequenceTiming] = {}
+    for message in bench.messages:
+        for row, taken_at, scheduled_at in message.timings:
+            told[message.request_ids[row]] = SequenceTiming(taken_at, scheduled_at, 0, 0)
+        for row, detours in message.detours:
+            told[message.request_ids[row]] = told[message.request_ids[row]]._replace(detours=detours)
+        for request_id, num_tokens in zip(message.request_ids, message.num_new_tokens, strict=True):
+            if num_tokens:
+                first_at = told[request_id].first_token_at or message.sampled_at
+                moments = {"first_token_at": first_at, "last_token_at": message.sampled_at}
+                told[request_id] = told[request_id]._replace(**moments)
+    return told
+
+
+def held_up_core(seed: int) -> ObservedCore:
+    """A core whose sequences were preempted, paused and, by a budget under what may run, left out of steps."""
+    observed = ObservedCore(seed, **({"max_num_batched_tokens": 4} if seed % 2 else {}))
+    for number in range(NUM_STEPS):
+        if observed.random.random() < 0.4:
+            observed.add(f"r-{number}")
+        if observed.random.random() < 0.05:
+            observed.abort()
+        if observed.random.random() < 0.05:
+            mode = observed.random.choice(("keep", "wait"))
+            observed.bench.core.call_utility("pause_scheduler", [mode])
+            for _ in range(observed.random.randint(0, 2)):
+                observed.step()
+            observed.bench.core.call_utility("resume_scheduler", [])
+        observed.step()
+    observed.drain()
+    return observed
+
+
+def test_sequences_are_held_up_in_every_way() -> None:
+    """So that the next test means something: each kind of detour, before and after the first token."""
+    told = [timing for seed in range(4) for timing in timings_told(held_up_core(seed).bench).values()]
+    assert all(max(column) > 0 for column in zip(*(timing.detours for timing in told), strict=True))
+    assert any(sum(timing.detours[:3]) > timing.detours.early_ns > 0 for timing in told)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_core_tells_replies_what_its_records_say(seed: int) -> None:
+    """Stages worked out while they pass agree with the ledger to the nanosecond."""
+    observed = held_up_core(seed)
+    assert observed.broken() == []
+    told = timings_told(observed.bench)
+    for ledger in observed.state.ended:
+        if ledger.ended is None or ledger.ended.finish_reason not in ("length", "stop"):
+            continue
+        timing, stages = told[ledger.request_id], ledger.stage_ns()
+        found = stage_ns(Arrived(0, 0, 0), timing, 0)
+        assert {name: found[name] for name in CORE_STAGES} == {name: stages[name] for name in CORE_STAGES}
+    assert len(observed.bench.core._detours) == 0
 
 
 def test_the_map_is_the_pool_after_every_step() -> None:

@@ -104,7 +104,7 @@ def test_all_that_is_always_there_is_there_before_any_request() -> None:
     assert family_names(facts) == always
     silent = {name for name in always if not facts.view.store.families[name].series}
     # These have a series for each route, process or phase.
-    assert {name for name in silent if BY_NAME[name].is_of_engine} == set()
+    assert {name for name in silent if "engine" in BY_NAME[name].labels} == set()
     assert {name for name in silent if name.startswith("vllm:")} == set()
 
 

@@ -39,6 +39,7 @@ def test_only_an_endpoint_without_scheme_can_be_made_insecure(
     ("signal", "endpoint", "url"),
     [
         ("traces", "http://c:4318", "http://c:4318/v1/traces"),
+        ("traces", "c:4318", "http://c:4318/v1/traces"),
         ("traces", "http://c:4318/", "http://c:4318/v1/traces"),
         ("traces", "http://c:4318/v1/traces", "http://c:4318/v1/traces"),
         ("traces", "http://c/api/otel/spans", "http://c/api/otel/spans"),
@@ -94,6 +95,12 @@ def test_the_environment_says_what_the_flags_do_not() -> None:
         (OtlpFlags("http://"), {}, "'http://'"),
         (FLAG, {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "'soon'.*not a number"),
         (FLAG, {"OTEL_EXPORTER_OTLP_TIMEOUT": "-1"}, "'-1'.*above 0"),
+        (FLAG, {"OTEL_EXPORTER_OTLP_TIMEOUT": "inf"}, "'inf'.*at most"),
+        (FLAG, {"OTEL_EXPORTER_OTLP_TIMEOUT": "nan"}, "'nan'.*above 0"),
+        (OtlpFlags("http://[::1:4317"), {}, "Invalid IPv6 URL"),
+        (OtlpFlags("http://[::1:4317", HTTP), {}, "Invalid IPv6 URL"),
+        (OtlpFlags("http://c:port"), {}, "'http://c:port'"),
+        (OtlpFlags("c:99999", HTTP), {}, "c:99999'.*[Pp]ort"),
     ],
 )
 def test_what_cannot_work_is_a_named_error(flags: OtlpFlags, variables: dict[str, str], words: str) -> None:

@@ -9,13 +9,13 @@ class Totals:
     def __init__(self) -> None:
         self.violations = {"stages": 0.0}
         self.failures = {"spans": 0.0, "metrics": 0.0}
-        self.dropped = 0.0
+        self.dropped = {"queue_full": 0.0, "unreachable": 0.0}
         self.over_budget, self.left_out = 7.0, 9.0
 
     def ports(self) -> OutsidePorts:
         return OutsidePorts(
             exporter_failures=lambda: self.failures,
-            dropped_spans=lambda: {"": self.dropped},
+            dropped_spans=lambda: self.dropped,
             over_budget_spans=lambda: {"": self.over_budget},
             left_out_links=lambda: {"": self.left_out},
             violations=lambda: self.violations,

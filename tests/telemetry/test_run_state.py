@@ -72,7 +72,7 @@ def test_a_live_sequence_shows_where_its_time_goes_now() -> None:
     ]
     assert state.intervals(behind, now)[-1].ended_at == now
     assert sum(each.num_ns for each in state.intervals(behind, now)) == now - behind.submitted.received_at
-    assert (behind.state, state.sequences["r-0"].state, state.num_ahead(behind)) == ("waiting", "running", 1)
+    assert (behind.state, state.sequences["r-0"].state) == ("waiting", "running")
 
 
 def test_a_step_closes_when_every_rank_has_told_its_part() -> None:
@@ -154,9 +154,9 @@ def test_two_engines_are_told_apart() -> None:
 
 def test_processes_and_their_ends_are_known() -> None:
     state, _ = run_of([(ENGINE, ProcessStarted("EngineCore_DP0", 200, 10, 20))])
-    assert [(each.role, each.state) for each in state.processes.living()] == [("EngineCore_DP0", "starting")]
+    assert [(each.role, each.state) for each in state.processes.all()] == [("EngineCore_DP0", "starting")]
     state.apply(ENGINE, SourceGone())
-    assert state.processes.living() == []
+    assert [each.state for each in state.processes.all()] == ["exited"]
 
 
 def test_the_last_word_of_an_api_server_is_kept() -> None:

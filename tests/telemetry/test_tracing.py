@@ -10,7 +10,8 @@ from otlp_receiver import OtlpReceiver, Received, grpc_receiver, http_receiver
 from span_facts import API, CALLER, CORE, TRACE, http_ended, intervals, ledger, step_facts, submitted
 
 from vllm_obs.telemetry.otlp_encoding import Histogram, HistogramPoint
-from vllm_obs.telemetry.otlp_settings import GRPC, HTTP, OtlpFlags
+from vllm_obs.telemetry.otlp_settings import GRPC, HTTP, OtlpFlags, OtlpSettings
+from vllm_obs.telemetry.otlp_transport import Transport
 from vllm_obs.telemetry.tracing import ExportCounts, TracedRun, Tracing, open_tracing
 
 RECEIVERS = {HTTP: http_receiver, GRPC: grpc_receiver}
@@ -91,6 +92,38 @@ def test_settings_that_cannot_work_are_said_and_left_out(caplog: pytest.LogCaptu
     assert "carrier-pigeon" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "variables", "failed"),
+    [
+        ("http://[::1:4317", {}, "spans"),
+        ("http://localhost:9", {"OTEL_BSP_MAX_QUEUE_SIZE": "inf"}, "spans"),
+        ("http://localhost:9", {"OTEL_METRIC_EXPORT_INTERVAL": "nan"}, "metrics"),
+        ("http://localhost:9", {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://[::1:4317"}, "metrics"),
+    ],
+)
+def test_what_cannot_be_set_up_is_named_and_the_rest_works(
+    endpoint: str, variables: dict[str, str], failed: str
+) -> None:
+    named: list[str] = []
+    tracing = open_tracing(RUN, OtlpFlags(endpoint, HTTP), variables, named.append)
+    assert (named, tracing is None) == ([failed], failed == "spans")
+    if tracing is not None:
+        tracing.close(0, list)
+
+
+def test_even_an_error_nobody_thought_of_leaves_telemetry_running(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def open_transport(signal: str, settings: OtlpSettings) -> Transport:
+        raise ZeroDivisionError(signal)
+
+    monkeypatch.setattr("vllm_obs.telemetry.tracing.open_transport", open_transport)
+    named: list[str] = []
+    assert open_tracing(RUN, OtlpFlags("http://localhost:9", HTTP), {}, named.append) is None
+    assert named == ["spans"]
+    assert "ZeroDivisionError: traces" in caplog.text
+
+
 def test_a_dead_endpoint_is_left_within_two_seconds(protocol: str) -> None:
     tracing = open_tracing(RUN, OtlpFlags("http://localhost:9", protocol), {})
     assert tracing is not None
@@ -106,7 +139,7 @@ def test_a_dead_endpoint_is_left_within_two_seconds(protocol: str) -> None:
 def test_a_stepped_wall_clock_moves_nothing(
     receiver: OtlpReceiver, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = TracedRun.beginning_now("run-1")
+    run = TracedRun("run-1", wall_offset=time.time_ns() - time.monotonic_ns())
     tracing = open_tracing(run, OtlpFlags(receiver.url, protocol), {"OTEL_METRICS_EXPORTER": "none"})
     assert tracing is not None
     real = time.time_ns

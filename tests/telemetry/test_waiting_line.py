@@ -58,7 +58,7 @@ def test_who_comes_back_in_front_puts_the_head_behind_it() -> None:
     line.join(second, (0, 0))
     line.planned("kv_blocks", 20)
     assert (line.head, second.reason, first.reason, first.since) == (second, "kv_blocks", "head_of_line", 20)
-    assert (line.num_ahead("a"), line.num_ahead("b"), line.num_ahead("x")) == (1, 0, 0)
+    assert [ledger.request_id for ledger in line.ledgers()] == ["b", "a"]
 
 
 def test_those_behind_catch_up_when_they_are_looked_at() -> None:

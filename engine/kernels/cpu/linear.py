@@ -23,7 +23,7 @@ from vllm_obs.engine.kernels.cpu.linear_tile import (
 )
 
 LINEAR_FIELDS = 10
-"""x, x's row stride, weights, inputs, out, out's row stride, rows, panels, finish, bias."""
+"""x, x's row stride, weights, inputs, out, out's row stride, rows, strips, finish, bias."""
 
 _MANY_ROWS = 25
 """From so many rows on it pays to turn weights into float32 once for all of them."""
@@ -34,25 +34,29 @@ _INPUTS_AT_ONCE = 128
 
 @dataclass(frozen=True)
 class PackedMatrix:
-    """A matrix (out, in) in panels of neighbouring outputs: (panels, in, outputs of a panel), zero-padded."""
+    """A matrix (out, in) in strips of neighbouring outputs: (strips, in, outputs of a strip), zero-padded."""
 
-    panels: torch.Tensor
+    strips: torch.Tensor
     num_outputs: int
 
     @classmethod
     def pack(cls, matrix: torch.Tensor, machine: Machine) -> "PackedMatrix":
-        """Reorder a matrix in the dtype it has."""
-        width = panel_outputs(machine)
+        """Reorder a matrix in the dtype it has; whole panels of strips."""
+        width, strip = panel_outputs(machine), VECTORS_A_STRIP * machine.num_lanes
         num_outputs, num_inputs = matrix.shape
-        num_panels = -(-num_outputs // width)
-        padded = matrix.new_zeros(num_panels * width, num_inputs)
+        padded = matrix.new_zeros(-(-num_outputs // width) * width, num_inputs)
         padded[:num_outputs] = matrix
-        return cls(padded.view(num_panels, width, num_inputs).transpose(1, 2).contiguous(), num_outputs)
+        return cls(padded.view(-1, strip, num_inputs).transpose(1, 2).contiguous(), num_outputs)
 
     @property
     def padded_outputs(self) -> int:
-        """Outputs with those of the last panel that do not exist."""
-        return self.panels.shape[0] * self.panels.shape[2]
+        """Outputs with those of the last strips that do not exist."""
+        return self.strips.shape[0] * self.strips.shape[2]
+
+    @property
+    def num_inputs(self) -> int:
+        """Inputs."""
+        return self.strips.shape[1]
 
 
 def paired_order(num_gates: int, machine: Machine) -> torch.Tensor:
@@ -88,7 +92,7 @@ class _Product:
         self.tiles, self.adding_tiles = few, many
         fields = emit.fields(emit.arguments[0], LINEAR_FIELDS)
         self.x, self.x_stride, weights, self.num_inputs, self.out, self.out_stride, self.num_rows = fields[:7]
-        self.num_panels, self.finish, self.bias = fields[7:]
+        self.strips, self.finish, self.bias = fields[7:]
         self.weights = emit.pointer(weights)
         self.number_bytes = STORED_BYTES[stored]
         self.room = emit.scratch(_TILES_AT_ONCE * self.most_many * self.width)
@@ -105,13 +109,9 @@ class _Product:
         emit = self.emit
         num_tiles = emit.build.sdiv(emit.add(self.num_rows, self.most_few - 1), emit.number(self.most_few))
         rows = _Rows(emit, emit.number(0), self.num_rows, num_tiles)
-        strip_bytes = VECTORS_A_STRIP * emit.num_lanes * self.number_bytes
 
         def some_tiles(strip: Value, first: Value, last: Value) -> None:
-            panel, number = (
-                divide(strip, emit.number(self.num_strips)) for divide in (emit.build.sdiv, emit.build.srem)
-            )
-            begin = emit.at(self._panel(panel), emit.mul(number, strip_bytes))
+            begin = self._strip(strip)
 
             def one_tile(tile: Value, _: list[Value]) -> None:
                 row, count = rows.begin(tile), rows.size(tile)
@@ -122,7 +122,7 @@ class _Product:
 
             emit.loop(first, last, 1, one_tile)
 
-        self._share(emit.mul(self.num_panels, self.num_strips), num_tiles, some_tiles)
+        self._share(self.strips, num_tiles, some_tiles)
 
     def emit_many(self) -> None:
         """Rows in parts whose sums stay in cache, inputs in pieces; the order of each sum is the same."""
@@ -130,6 +130,7 @@ class _Product:
         most = _TILES_AT_ONCE * self.most_many
         num_parts = emit.build.sdiv(emit.add(self.num_rows, most - 1), emit.number(most))
         parts = _Rows(emit, emit.number(0), self.num_rows, num_parts)
+        num_panels = emit.build.sdiv(self.strips, emit.number(self.num_strips))
 
         def one_part(part: Value, _: list[Value]) -> None:
             size = parts.size(part)
@@ -147,7 +148,7 @@ class _Product:
                 emit.loop(0, self.num_inputs, _INPUTS_AT_ONCE, one_piece)
                 self._finish(self.num_strips, begin, count, emit.mul(panel, self.num_strips))
 
-            self._share(self.num_panels, num_tiles, some_tiles)
+            self._share(num_panels, num_tiles, some_tiles)
 
         emit.loop(0, num_parts, 1, one_part)
 
@@ -168,13 +169,7 @@ class _Product:
         """Add the products of some inputs, from `first` on, to the sums of these tiles."""
         emit = self.emit
         count = emit.minimum(emit.build.sub(self.num_inputs, first), _INPUTS_AT_ONCE)
-        source = emit.at(self._panel(panel), emit.mul(first, self.width * self.number_bytes))
-
-        def widen(place: Value, _: list[Value]) -> None:
-            values = emit.load_numbers(source, emit.mul(place, self.number_bytes), self.stored)
-            emit.store(values, self.widened, emit.mul(place, 4))
-
-        emit.loop(0, emit.mul(count, self.width), emit.num_lanes, widen)
+        self._widen(panel, first, count)
         stride, begin = 4 * self.width, rows.begin(tiles[0])
 
         def one_tile(tile: Value, _: list[Value]) -> None:
@@ -186,15 +181,35 @@ class _Product:
 
         emit.loop(*tiles, 1, one_tile)
 
+    def _widen(self, panel: Value, first: Value, count: Value) -> None:
+        """Turn a panel's weights for some inputs into float32, strips side by side."""
+        emit, strip_outputs = self.emit, VECTORS_A_STRIP * self.emit.num_lanes
+        begin = emit.mul(first, strip_outputs * self.number_bytes)
+        strips = [
+            self._strip(emit.add(emit.mul(panel, self.num_strips), number)) for number in range(self.num_strips)
+        ]
+        sources = [emit.at(strip, begin) for strip in strips]
+
+        def one_input(number: Value, _: list[Value]) -> None:
+            line = emit.mul(number, strip_outputs * self.number_bytes)
+            target = emit.at(self.widened, emit.mul(number, 4 * self.width))
+            for place in range(self.num_vectors):
+                strip, part = divmod(place, VECTORS_A_STRIP)
+                offset = emit.add(line, emit.num_lanes * self.number_bytes * part)
+                values = emit.load_numbers(sources[strip], offset, self.stored)
+                emit.store(values, target, 4 * emit.num_lanes * place)
+
+        emit.loop(0, count, 1, one_input)
+
     def _call(self, tiles: dict[int, Value], rows: Value, arguments: list[Value]) -> None:
         def caller(function: Value) -> Callable[[], None]:
             return lambda: self.emit.build.call(function, arguments)
 
         self.emit.choose(rows, {number: caller(tile) for number, tile in tiles.items()})
 
-    def _panel(self, panel: Value) -> Value:
-        emit = self.emit
-        return emit.at(self.weights, emit.mul(emit.mul(self.num_inputs, panel), self.width * self.number_bytes))
+    def _strip(self, strip: Value) -> Value:
+        emit, strip_bytes = self.emit, VECTORS_A_STRIP * self.emit.num_lanes * self.number_bytes
+        return emit.at(self.weights, emit.mul(emit.mul(self.num_inputs, strip), strip_bytes))
 
     def _inputs(self, row: Value) -> Value:
         return self.emit.at(self.emit.pointer(self.x), self.emit.mul(row, self.x_stride))

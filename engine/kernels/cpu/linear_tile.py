@@ -12,13 +12,15 @@ UNROLLED = 4
 
 
 VECTORS_A_STRIP = 2
-"""A strip is what one tile over stored weights computes, and what gates and their values share."""
+"""A strip is how weights are stored, for all inputs one after the other, and what gates and their values share."""
 
 _MOST_ROWS = 12
 
 
 def vectors_a_panel(machine: Machine) -> int:
-    """Vectors of outputs a panel has: many, so that an input is loaded for many outputs at once."""
+    """Vectors of neighbouring strips that are computed together once they are float32: many, so that an input is
+    loaded for many outputs at once.
+    """
     return machine.num_registers // 8
 
 
@@ -34,7 +36,7 @@ def max_rows_a_tile(machine: Machine, num_vectors: int) -> int:
 
 @dataclass(frozen=True)
 class TileShape:
-    """`num_rows` rows by `num_vectors` of the vectors that a panel has for each input, in the given form.
+    """`num_rows` rows by weights that have `num_vectors` vectors of outputs for each input, in the given form.
 
     With `adds` the sums go on from what is in the product.
     """
@@ -64,7 +66,7 @@ def emit_tile(module: ir.Module, machine: Machine, shape: TileShape) -> Value:
     def turn(first: Value, sums: list[Value]) -> list[Value]:
         for step in range(UNROLLED):
             number = emit.add(first, step)
-            line = emit.at(weights, emit.mul(number, vectors_a_panel(machine) * vector_bytes))
+            line = emit.at(weights, emit.mul(number, shape.num_vectors * vector_bytes))
             columns = [emit.load_numbers(line, part * vector_bytes, shape.stored) for part in vectors]
             for row, pointer in enumerate(inputs):
                 value = emit.splat(emit.load(pointer, emit.mul(number, 4), F32))

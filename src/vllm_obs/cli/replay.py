@@ -45,7 +45,7 @@ async def _serve(path: Path, host: str, port: int) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, service.end)
         server = await service.start()
-        print(f"replaying {path} at {server.address}/docs (Ctrl-C ends it)", flush=True)
+        print(f"replaying {path} at {server.address}/ (Ctrl-C ends it)", flush=True)
         try:
             await service.run()
         finally:

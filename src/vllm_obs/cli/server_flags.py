@@ -10,6 +10,7 @@ from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import Flag, json_strings, number, whole_number
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.trace_environment import TraceEnvironment
+from vllm_obs.telemetry.otlp_settings import OtlpSettingsError, check_endpoint
 
 MAX_KEY_CHARS = 4096
 MAX_KEYS = 1024
@@ -126,3 +127,12 @@ def _check_observability(config: ServerConfig) -> None:
         raise ConfigError("--collect-detailed-traces needs --otlp-traces-endpoint")
     if endpoint is not None and (not endpoint.isprintable() or not 0 < len(endpoint) <= MAX_URL_CHARS):
         raise ConfigError(f"--otlp-traces-endpoint is empty, unprintable or over {MAX_URL_CHARS} characters long")
+    if endpoint is not None:
+        _check_endpoint(endpoint)
+
+
+def _check_endpoint(endpoint: str) -> None:
+    try:
+        check_endpoint(endpoint)
+    except OtlpSettingsError as error:
+        raise ConfigError(f"--otlp-traces-endpoint: {error}") from None

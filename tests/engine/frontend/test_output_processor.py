@@ -13,7 +13,7 @@ from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.frontend.open_sequence import AT_THE_END, SequenceRequest
 from vllm_obs.engine.frontend.output_processor import OutputProcessor
 from vllm_obs.engine.frontend.outputs import SequenceDelta, SequenceTiming, TokenLogprob
-from vllm_obs.engine.messages import FinishReason
+from vllm_obs.engine.messages import Detours, FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.telemetry.recorder import MemoryRecorder
 from vllm_obs.telemetry.records import OutputsTaken, RequestEnded
@@ -104,6 +104,16 @@ def test_the_ending_is_recorded_once_with_its_moments(desk: Desk) -> None:
     desk.say(Row("r-0", [], ABORT))
     assert desk.recorder.of(RequestEnded) == [RequestEnded("r-0", 0, "length", "", 2, 2, 0, 10, 20, 99, 99)]
     assert desk.processor.num_open == 0
+
+
+def test_what_the_core_says_of_detours_last_is_told_with_the_ending(desk: Desk) -> None:
+    desk.register()
+    desk.say(Row("r-0", [19556], timing=(3, 4)))
+    desk.say(Row("r-0", [905], detours=Detours(1, 2, 3, 1)))
+    desk.say(Row("r-0", [905], detours=Detours(5, 2, 3, 1)))
+    desk.say(Row("r-0", [905], LENGTH))
+    (timing,) = [delta.timing for delta in desk.deltas if delta.timing is not None]
+    assert timing.detours == Detours(5, 2, 3, 1)
 
 
 def test_a_row_nobody_waits_for_is_counted(desk: Desk) -> None:
