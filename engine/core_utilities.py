@@ -7,7 +7,7 @@ from typing import Any
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.scheduler import Scheduler
-from vllm_obs.engine.wait_reason import PauseState
+from vllm_obs.engine.pause_state import PauseState
 
 
 class CoreUtilities:

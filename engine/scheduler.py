@@ -10,7 +10,7 @@ from vllm_obs.engine.request import Request
 from vllm_obs.engine.scheduler_state import SchedulerLimits, SchedulerState
 from vllm_obs.engine.step_answer import StepUpdate, apply_output
 from vllm_obs.engine.step_planner import ScheduledStep, StepPlanner
-from vllm_obs.engine.wait_reason import PauseState
+from vllm_obs.engine.pause_state import PauseState
 
 
 class Scheduler:

@@ -3,9 +3,23 @@
 Moments end in `_at` and are `time.monotonic_ns()`; lengths end in `_seconds`; columns of one record are parallel.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 SCHEMA_VERSION = 1
+
+WaitReason = Literal[
+    "max_num_seqs",
+    "token_budget",
+    "kv_blocks",
+    "grammar",
+    "lora_slots",
+    "remote_kv",
+    "priority",
+    "paused",
+    "step_in_progress",
+    "head_of_line",
+]
+"""Why a sequence is left out of a step."""
 
 
 class ProcessStarted(NamedTuple):

@@ -1,19 +1,10 @@
 """Why sequences wait: the closed set of reasons, and what the reason of a queue's head says of those behind it."""
 
-from typing import Final
+from typing import Final, get_args
 
-WAIT_REASONS: Final[tuple[str, ...]] = (
-    "max_num_seqs",
-    "token_budget",
-    "kv_blocks",
-    "grammar",
-    "lora_slots",
-    "remote_kv",
-    "priority",
-    "paused",
-    "step_in_progress",
-    "head_of_line",
-)
+from vllm_obs.telemetry.records import WaitReason
+
+WAIT_REASONS: Final[tuple[str, ...]] = get_args(WaitReason)
 
 UNKNOWN_REASON = "other"
 """What a reason that a newer engine wrote is called here."""

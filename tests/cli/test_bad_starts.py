@@ -48,6 +48,7 @@ def assert_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> None
         (["--max-num-seq", "4"], ["--max-num-seq ", "--max-num-seqs"]),
         (["--tensor-parallel-size", "2"], ["a flag of vLLM that vllm-obs does not have"]),
         (["--port", "80x"], ["--port", "'80x' is not a whole number"]),
+        (["--otlp-traces-endpoint", "http://[::1:4317"], ["--otlp-traces-endpoint", "'http://[::1:4317'"]),
         (["--config", "/no/such.yaml"], ["/no/such.yaml", "No such file"]),
         (["/no/such/model.gguf", "--port", "0"], ["/no/such/model.gguf"]),
         (["nobody/no-such-model", "--port", "0"], ["nobody/no-such-model"]),

@@ -6,7 +6,7 @@ from scheduler_driver import SchedulerDriver
 
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.messages import FinishReason, SamplingSpec
-from vllm_obs.engine.wait_reason import PauseState
+from vllm_obs.engine.pause_state import PauseState
 
 PROMPT = list(range(100, 110))
 

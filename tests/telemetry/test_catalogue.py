@@ -5,9 +5,8 @@ from typing import get_args
 import pytest
 
 from vllm_obs.engine.errors import Reason
-from vllm_obs.engine.wait_reason import WaitReason
 from vllm_obs.telemetry.catalogue import BY_NAME, CATALOGUE
-from vllm_obs.telemetry.catalogue_own import ERROR_TYPES, OWN_METRICS, WAIT_REASONS
+from vllm_obs.telemetry.catalogue_own import ERROR_TYPES, OWN_METRICS
 from vllm_obs.telemetry.catalogue_process import HTTP_METRICS, PROCESS_METRICS
 from vllm_obs.telemetry.catalogue_row import TOKEN_BUCKETS, Metric, token_buckets
 from vllm_obs.telemetry.catalogue_vllm import VLLM_METRICS
@@ -119,9 +118,8 @@ def test_closed_sets_are_of_labels_that_exist() -> None:
     assert [metric.name for metric in CATALOGUE if not set(metric.values) <= set(metric.labels)] == []
 
 
-def test_errors_and_waits_have_the_engines_words() -> None:
+def test_errors_have_the_engines_words() -> None:
     assert get_args(Reason) == ERROR_TYPES
-    assert get_args(WaitReason) == WAIT_REASONS
 
 
 def test_token_buckets_end_at_the_longest_sequence() -> None:

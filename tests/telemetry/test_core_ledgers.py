@@ -11,7 +11,7 @@ from recording_view import RecordingView
 
 from vllm_obs.engine.frontend.outputs import SequenceTiming
 from vllm_obs.engine.messages import FinishReason
-from vllm_obs.engine.wait_reason import PauseState
+from vllm_obs.engine.pause_state import PauseState
 from vllm_obs.server.reply_metrics import Arrived, stage_ns
 from vllm_obs.telemetry.records import RequestEnded, RequestSubmitted
 from vllm_obs.telemetry.run_state import RunState

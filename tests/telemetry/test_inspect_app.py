@@ -2,9 +2,11 @@
 
 import http.client
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ ROUTES = {
     "/inspect/requests?state=nowhere": 422,
     "/inspect/requests?limit=0": 422,
     "/inspect/requests?cursor=nonsense": 400,
+    "/inspect/requests?cursor=%C2%B2:x": 400,
+    "/inspect/requests?cursor=%D9%A3:x": 400,
+    "/inspect/requests?cursor=123456789012345678901:x": 400,
     "/inspect/requests/done": 200,
     "/inspect/requests/done-0-0": 200,
     "/inspect/requests/label%2Fwith%20slash": 200,
@@ -49,7 +54,9 @@ ROUTES = {
     "/inspect/version": 200,
     "/inspect/telemetry": 200,
     "/metrics": 200,
-    "/docs": 200,
+    "/": 200,
+    "/docs": 404,
+    "/redoc": 404,
     "/openapi.json": 200,
     "/inspect/nothing": 404,
 }
@@ -85,10 +92,26 @@ def test_every_route_is_documented(observer: ObserverChild) -> None:
     paths = observer.get("/openapi.json")["paths"]
     asked = {path.partition("?")[0] for path, status in ROUTES.items() if status == 200}
     plain = {path for path in asked if "requests/" not in path and "steps/" not in path}
-    assert plain - {"/docs", "/openapi.json"} <= set(paths)
+    assert plain - {"/", "/openapi.json"} <= set(paths)
     assert all(route["summary"] for methods in paths.values() for route in methods.values())
     writing = {path for path, methods in paths.items() if set(methods) != {"get"}}
     assert writing == {"/inspect/telemetry"}
+
+
+def test_the_index_lists_every_endpoint_and_loads_nothing(observer: ObserverChild) -> None:
+    reply = observer.ask("/")
+    page = reply.body.decode()
+    assert (reply.headers["content-type"], reply.headers["content-security-policy"]) == (
+        "text/html; charset=utf-8",
+        "default-src 'none'",
+    )
+    for path, methods in observer.get("/openapi.json")["paths"].items():
+        for method, route in methods.items():
+            assert f"<td>{method.upper()}</td>" in page
+            assert path in page
+            assert escape(route["summary"]) in page
+    assert '<a href="/inspect/state">/inspect/state</a>' in page
+    assert not re.search(r"<script|<link|<img|src=|https?://", page)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
@@ -100,7 +123,7 @@ def test_only_get_is_taken(observer: ObserverChild, method: str) -> None:
     "headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}, {"origin": "null"}, {"host": ""}]
 )
 def test_a_rebound_name_and_another_origin_get_403(observer: ObserverChild, headers: dict[str, str]) -> None:
-    for path in ("/inspect/state", "/metrics", "/docs", "/inspect/nothing"):
+    for path in ("/inspect/state", "/metrics", "/", "/inspect/nothing"):
         reply = observer.ask(path, headers=headers)
         assert (reply.status, reply.json["error"]["type"]) == (403, "forbidden")
     assert observer.ask("/inspect/telemetry", "POST", headers, {"detail_level": 0}).status == 403

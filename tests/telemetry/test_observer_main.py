@@ -53,6 +53,15 @@ def test_ready_says_where_it_listens_and_so_does_a_file(run: ScriptedRun, tmp_pa
     assert not (tmp_path / "observer.sock").exists()
 
 
+def test_where_traces_cannot_go_all_else_works_and_it_is_counted(run: ScriptedRun, tmp_path: Path) -> None:
+    run.serve("a")
+    with observer_over(tmp_path, otlp_endpoint="http://[::1:4317") as observer:
+        counted = samples(observer.ask_unix("/metrics"))
+        assert counted['vllm_obs_exporter_failures_total{signal="spans"}'] == 1
+        assert counted['vllm_obs_exporter_failures_total{signal="metrics"}'] == 0
+        assert observer.get("/inspect/state")["requests"]["num_ended"] == 1
+
+
 def test_a_port_that_is_taken_gives_way_to_a_free_one(run: ScriptedRun, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

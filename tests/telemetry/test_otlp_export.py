@@ -69,6 +69,10 @@ def counts(exporter: SpanExporter) -> tuple[int, int, int]:
     return exporter.num_exported_spans, exporter.num_dropped_spans, exporter.num_failures
 
 
+def dropped(exporter: SpanExporter) -> dict[str, int]:
+    return {reason: num for reason, num in exporter.dropped_spans.items() if num}
+
+
 def test_spans_arrive_with_their_process_and_wall_times(
     opened: Opened, receiver: OtlpReceiver, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +172,7 @@ def test_a_batch_that_is_refused_for_good_is_dropped(
     receiver.await_that(lambda it: len(it.traces) == 1)
     exporter.close()
     assert counts(exporter) == (1, 1, 1)
+    assert dropped(exporter) == {"refused": 1}
 
 
 def test_a_redirect_takes_no_header_elsewhere(opened: Opened) -> None:
@@ -190,6 +195,7 @@ def test_spans_that_the_receiver_rejects_count_as_dropped(
         exporter.offer(span(number))
     await_that(lambda: sum(counts(exporter)) == 5)
     assert counts(exporter) == (3, 2, 0)
+    assert dropped(exporter) == {"refused": 2}
 
 
 def test_a_request_is_no_larger_than_receivers_take(opened: Opened, receiver: OtlpReceiver, protocol: str) -> None:
@@ -206,6 +212,7 @@ def test_a_dead_endpoint_costs_a_counter_and_no_time(opened: Opened, protocol: s
     exporter.offer(span(0))
     await_that(lambda: exporter.num_dropped_spans == 1)
     assert counts(exporter) == (0, 1, 3)
+    assert dropped(exporter) == {"unreachable": 1}
     began_at = time.monotonic()
     exporter.close()
     assert time.monotonic() - began_at < 6
@@ -259,6 +266,22 @@ def test_a_full_queue_drops_and_never_blocks(opened: Opened) -> None:
     assert (taken.count(True), exporter.num_queued_spans, exporter.num_dropped_spans) == (10, 10, 990)
     transport.is_free.set()
     await_that(lambda: exporter.num_exported_spans == 15)
+    exporter.close()
+    assert not exporter.offer(span(0))
+    assert dropped(exporter) == {"queue_full": 990, "closing": 1}
+
+
+class BrokenTransport(BlockedTransport):
+    def send(self, payload: bytes, timeout_seconds: float) -> Delivery:
+        raise ZeroDivisionError
+
+
+def test_a_transport_that_breaks_its_word_costs_its_batch(opened: Opened) -> None:
+    exporter = opened(OtlpSettings("nowhere"), transport=BrokenTransport())
+    for number in range(2):
+        exporter.offer(span(number))
+        await_that(lambda: exporter.num_dropped_spans == number + 1)  # noqa: B023
+    assert dropped(exporter) == {"unreachable": 2}
 
 
 def test_a_span_that_cannot_be_encoded_costs_only_itself(
@@ -271,6 +294,7 @@ def test_a_span_that_cannot_be_encoded_costs_only_itself(
     exporter.close()
     assert [item.span.name for item in receiver.spans()] == ["span 1"]
     assert counts(exporter) == (1, 1, 0)
+    assert dropped(exporter) == {"unencodable": 1}
 
 
 def test_the_environment_sets_the_limits() -> None:

@@ -31,10 +31,12 @@ def shown(facts: MetricFacts) -> dict[str, float]:
 def test_totals_are_shown_as_they_are() -> None:
     totals = Totals()
     facts = MetricFacts(totals.ports())
-    totals.violations["stages"], totals.failures["spans"], totals.dropped = 2, 3, 4
+    totals.violations["stages"], totals.failures["spans"] = 2, 3
+    totals.dropped = {"queue_full": 4, "unreachable": 1}
     expected = {
         "vllm_obs_exporter_failures_total{signal=spans}": 3,
-        "vllm_obs_dropped_spans_total": 4,
+        "vllm_obs_dropped_spans_total{reason=queue_full}": 4,
+        "vllm_obs_dropped_spans_total{reason=unreachable}": 1,
         "vllm_obs_over_budget_spans_total": 7,
         "vllm_obs_left_out_span_links_total": 9,
         "vllm_obs_invariant_violations_total{invariant=stages}": 2,
@@ -47,16 +49,18 @@ def test_totals_are_shown_as_they_are() -> None:
 def test_totals_that_begin_anew_and_totals_that_go_on_both_only_grow() -> None:
     totals = Totals()
     facts = MetricFacts(totals.ports())
-    totals.violations["stages"] = totals.dropped = 5
+    totals.violations["stages"] = totals.failures["spans"] = totals.dropped["queue_full"] = 5
     shown(facts)
     resumed = facts.new_view()
     resumed.restore(facts.view.state())
     facts.view = resumed
-    totals.violations["stages"], totals.dropped = 6, 2
+    # An exporter counts from 0 again, even where it has passed its predecessor; a law's breaches were kept.
+    totals.violations["stages"], totals.failures["spans"], totals.dropped["queue_full"] = 6, 7, 2
     assert shown(facts)["vllm_obs_invariant_violations_total{invariant=stages}"] == 6
-    assert shown(facts)["vllm_obs_dropped_spans_total"] == 7
-    totals.dropped = 4
-    assert shown(facts)["vllm_obs_dropped_spans_total"] == 9
+    assert shown(facts)["vllm_obs_exporter_failures_total{signal=spans}"] == 12
+    assert shown(facts)["vllm_obs_dropped_spans_total{reason=queue_full}"] == 7
+    totals.dropped["queue_full"] = 4
+    assert shown(facts)["vllm_obs_dropped_spans_total{reason=queue_full}"] == 9
 
 
 def test_a_law_that_nobody_knows_is_another() -> None:

@@ -1,3 +1,4 @@
+import pytest
 from metric_facts import MS, begun_facts, generate_two_tokens, rounded
 
 EVERY_REQUEST_HISTOGRAM = (
@@ -88,6 +89,26 @@ def test_one_aborted_before_any_token_has_no_first_token_time() -> None:
         EVERY_REQUEST_HISTOGRAM, 1
     )
     assert "vllm:request_prefill_time_seconds_sum" not in samples
+
+
+def test_one_token_has_no_pace() -> None:
+    """vLLM's histogram counts it as 0; what is typical does not."""
+    facts = begun_facts()
+    generate_two_tokens(facts)
+    for name in ("b", "c"):
+        facts.submit(name, max_tokens=1)
+        facts.take(name)
+        facts.run({name: 10}, name)
+        facts.finish(name)
+    name = "vllm:request_time_per_output_token_seconds_count"
+    assert facts.samples(name) == {name: 3}
+    quantiles = facts.view.quantiles.summary("run", facts.now)
+    assert {measure: quantiles[measure].num_observed for measure in ("e2e", "decode", "time_per_output_token")} == {
+        "e2e": 3,
+        "decode": 3,
+        "time_per_output_token": 1,
+    }
+    assert quantiles["time_per_output_token"].max == pytest.approx(0.012)
 
 
 def test_sequences_of_one_prompt_count_each() -> None:
