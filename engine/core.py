@@ -19,11 +19,11 @@ from vllm_obs.engine.errors import EngineDeadError, RequestError
 from vllm_obs.engine.executor.interface import Executor
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineCoreRequest, FinishReason
+from vllm_obs.engine.pause_state import PauseState
 from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
 from vllm_obs.engine.request import Request
 from vllm_obs.engine.request_bounds import RequestBounds
 from vllm_obs.engine.scheduler import Scheduler
-from vllm_obs.engine.pause_state import PauseState
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import EngineStateChanged

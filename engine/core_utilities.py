@@ -6,8 +6,8 @@ from typing import Any
 
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.messages import FinishReason
-from vllm_obs.engine.scheduler import Scheduler
 from vllm_obs.engine.pause_state import PauseState
+from vllm_obs.engine.scheduler import Scheduler
 
 
 class CoreUtilities:

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.kv_cache import BlockEvents, KVCacheManager
 from vllm_obs.engine.messages import EngineCoreRequest, FinishReason, SchedulerStats
+from vllm_obs.engine.pause_state import PauseState
 from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
 from vllm_obs.engine.request import Request
 from vllm_obs.engine.scheduler_state import SchedulerLimits, SchedulerState
 from vllm_obs.engine.step_answer import StepUpdate, apply_output
 from vllm_obs.engine.step_planner import ScheduledStep, StepPlanner
-from vllm_obs.engine.pause_state import PauseState
 
 
 class Scheduler:

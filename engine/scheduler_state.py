@@ -9,9 +9,9 @@ from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import ConfigError, RequestFailedError
 from vllm_obs.engine.kv_cache import KVCacheManager
 from vllm_obs.engine.messages import FinishReason
+from vllm_obs.engine.pause_state import PauseState
 from vllm_obs.engine.request import Request, RequestStatus
 from vllm_obs.engine.request_queue import RequestQueue
-from vllm_obs.engine.pause_state import PauseState
 
 INTERNAL_ERROR = "The request failed inside the engine."
 

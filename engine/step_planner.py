@@ -6,10 +6,10 @@ from typing import Literal, NamedTuple
 
 from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.pause_state import PauseState
 from vllm_obs.engine.plan import NewRow, StepPlan
 from vllm_obs.engine.request import NO_TOKEN, Request, RequestStatus
 from vllm_obs.engine.scheduler_state import InFlightStep, SchedulerState
-from vllm_obs.engine.pause_state import PauseState
 from vllm_obs.telemetry.records import WaitReason
 
 _NO_BLOCKS: list[int] = []

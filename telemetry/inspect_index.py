@@ -46,6 +46,8 @@ def _row(method: str, path: str, endpoint: Mapping[str, Any]) -> str:
     shown = escape(path)
     if method == "GET" and "{" not in path:
         shown = f'<a href="{shown}">{shown}</a>'
-    names = ", ".join(parameter["name"] for parameter in endpoint.get("parameters", ()) if parameter["in"] == "query")
+    names = ", ".join(
+        parameter["name"] for parameter in endpoint.get("parameters", ()) if parameter["in"] == "query"
+    )
     cells = (escape(method), shown, escape(endpoint.get("summary", "")), escape(names))
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -23,8 +23,9 @@ MAX_CONNECTIONS = 128
 """Of each listener; fewer where this process may open few files."""
 FILES_PER_CONNECTION = 8
 """So many files allowed make room for one connection: rings, exporters and the other listener need theirs."""
-_BACKLOG = 16
-"""asyncio accepts so many at once before the first of them is counted."""
+_BACKLOG = 128
+_ACCEPTED_AT_ONCE = 16
+"""asyncio accepts so many before the first of them is counted."""
 
 
 class ListenError(Exception):
@@ -67,6 +68,9 @@ class InspectServer:
             if any(task.done() for task in self._tasks):
                 raise ListenError("the inspector API's listener ended as it started")
             await asyncio.sleep(0.005)
+        for sock in self._sockets:
+            # asyncio takes one number for both; who has to wait in the kernel's line may.
+            sock.listen(_BACKLOG)
 
     async def stop(self) -> None:
         """Close listeners and connections within CLOSE_SECONDS."""
@@ -98,7 +102,7 @@ class _QuietServer(uvicorn.Server):
             log_level="warning",
             access_log=False,
             server_header=False,
-            backlog=_BACKLOG,
+            backlog=_ACCEPTED_AT_ONCE,
             timeout_keep_alive=int(KEEP_ALIVE_SECONDS),
             timeout_graceful_shutdown=CLOSE_SECONDS,
         )

@@ -19,7 +19,8 @@ from vllm_obs.telemetry.telemetry_control import TelemetryControl
 
 EVENT_SECONDS = 0.5
 SAVE_PAUSE = 50
-"""So many times as long as it took is a checkpoint followed by none, so that it takes 2 % of the time at most."""
+"""So many times as long as it took is a checkpoint of upkeep followed by none: 2 % of the time at most is theirs.
+A scrape is always followed by one."""
 
 
 class ObserverService:
@@ -105,7 +106,7 @@ class ObserverService:
             self._save()
 
     def _save(self) -> None:
-        """Keep what was derived; when that takes long (thousands of live sequences) it is done less often."""
+        """Keep what was derived; when that takes long (thousands of live sequences) upkeep does it less often."""
         begun_at = time.monotonic_ns()
         self.save()
         ended_at = time.monotonic_ns()

@@ -109,7 +109,7 @@ class SequenceMetrics:
             self._gaps(series, ledger, ended, times.time_per_output_token)
 
     def _gaps(self, series: EngineSeries, ledger: SequenceLedger, ended: RequestEnded, seconds: float) -> None:
-        """One that has a token after its first. vLLM's histogram counts 0 for the others, which is nobody's pace."""
+        """It has a token after its first; vLLM's histogram counts 0 for the others, which is nobody's pace."""
         self._quantiles.observe("time_per_output_token", series.engine, seconds, ledger.ended_at)
         if ended.finish_reason in NATURAL_ENDINGS:
             self._genai.token_time(ledger.submitted.operation, seconds)

@@ -74,8 +74,14 @@ def test_an_endpoint_in_the_environment_allows_detailed_traces() -> None:
         ({"inspect_port": 65536}, "--inspect-port 65536 is not between 0 and 65535"),
         ({"collect_detailed_traces": ["all"]}, "--collect-detailed-traces needs --otlp-traces-endpoint"),
         ({"otlp_traces_endpoint": ""}, "--otlp-traces-endpoint is empty"),
-        ({"otlp_traces_endpoint": "http://[::1:4317"}, "--otlp-traces-endpoint: the OTLP endpoint 'http://[::1:4317' is no URL: Invalid IPv6 URL"),
-        ({"otlp_traces_endpoint": "http://c:port"}, "--otlp-traces-endpoint: the OTLP endpoint 'http://c:port' is no URL"),
+        (
+            {"otlp_traces_endpoint": "http://[::1:4317"},
+            "--otlp-traces-endpoint: the OTLP endpoint 'http://[::1:4317' is no URL: Invalid IPv6 URL",
+        ),
+        (
+            {"otlp_traces_endpoint": "http://c:port"},
+            "--otlp-traces-endpoint: the OTLP endpoint 'http://c:port' is no URL",
+        ),
         ({"otlp_traces_endpoint": "ftp://c"}, "--otlp-traces-endpoint: the OTLP endpoint is 'ftp://c'"),
         ({"root_path": "api"}, "--root-path api does not begin with /"),
         ({"api_key_file": "/no/such"}, "--api-key-file /no/such: No such file"),

@@ -103,7 +103,9 @@ def test_one_token_has_no_pace() -> None:
     name = "vllm:request_time_per_output_token_seconds_count"
     assert facts.samples(name) == {name: 3}
     quantiles = facts.view.quantiles.summary("run", facts.now)
-    assert {measure: quantiles[measure].num_observed for measure in ("e2e", "decode", "time_per_output_token")} == {
+    assert {
+        measure: quantiles[measure].num_observed for measure in ("e2e", "decode", "time_per_output_token")
+    } == {
         "e2e": 3,
         "decode": 3,
         "time_per_output_token": 1,
