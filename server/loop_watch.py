@@ -1,10 +1,11 @@
-"""LoopWatch: once a second, how late the event loop ran at worst, and how much waits in it."""
+"""LoopWatch: once a second, how late the event loop ran at worst, what waits in it, and the garbage collected."""
 
 import asyncio
+import gc
 import time
 
 from vllm_obs.server.state import ApiServer
-from vllm_obs.telemetry.records import LoopSampled
+from vllm_obs.telemetry.records import GarbageSampled, LoopSampled
 
 TICK_NS = 100_000_000
 TICKS_A_SAMPLE = 10
@@ -36,6 +37,7 @@ class LoopWatch:
         self._api.recorder.heartbeat(now)
         if self._num_ticks % TICKS_A_SAMPLE == 0:
             self._sample()
+            self._sample_garbage()
         self._wait()
 
     def _sample(self) -> None:
@@ -53,3 +55,15 @@ class LoopWatch:
             )
         )
         self._max_lag_seconds = 0.0
+
+    def _sample_garbage(self) -> None:
+        generations = gc.get_stats()
+        self._api.recorder.record(
+            GarbageSampled(
+                client_index=self._api.client_index,
+                sampled_at=time.monotonic_ns(),
+                num_collections=[each["collections"] for each in generations],
+                num_collected=[each["collected"] for each in generations],
+                num_uncollectable=[each["uncollectable"] for each in generations],
+            )
+        )

@@ -14,8 +14,6 @@ FINE_BUCKETS = (
 # fmt: on
 COARSE_BUCKETS = (0.1, 0.5, 1.0)
 
-_NOT_SEEN = "Always 0: the root process's collector cannot be read from outside."
-
 
 def _root(name: str, kind: str, text: str) -> Metric:
     counts = kind == "counter"
@@ -24,14 +22,13 @@ def _root(name: str, kind: str, text: str) -> Metric:
 
 def _gc(name: str, text: str) -> Metric:
     values = {"generation": GC_GENERATIONS}
-    text = f"{text} {_NOT_SEEN}"
     return Metric(f"python_gc_{name}_total", "counter", text, ("generation",), values=values, needs_stats=False)
 
 
 PROCESS_METRICS: tuple[Metric, ...] = (
-    _gc("objects_collected", "Objects the garbage collector freed."),
-    _gc("objects_uncollectable", "Objects the garbage collector could not free."),
-    _gc("collections", "Runs of the garbage collector."),
+    _gc("objects_collected", "Objects the root process's garbage collector freed."),
+    _gc("objects_uncollectable", "Objects the root process's garbage collector could not free."),
+    _gc("collections", "Runs of the root process's garbage collector."),
     Metric(
         "python_info",
         "gauge",

@@ -4,8 +4,11 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_obs.telemetry.catalogue_process import GC_GENERATIONS
 from vllm_obs.telemetry.metric_store import MetricStore
 from vllm_obs.telemetry.process_reader import ProcessNumbers, ProcessReader
+from vllm_obs.telemetry.records import GarbageSampled
+from vllm_obs.telemetry.view import Source
 
 MAX_PROCESSES = 1024
 
@@ -50,6 +53,19 @@ class ProcessMetrics:
             self._processes[pid] = Process(kind, rank, pid)
             if len(self._processes) > MAX_PROCESSES:
                 del self._processes[next(iter(self._processes))]
+
+    def garbage(self, source: Source, record: GarbageSampled) -> None:
+        """What a garbage collector has done; only the root process's is shown."""
+        if source.pid != self._root_pid:
+            return
+        columns = {
+            "python_gc_collections_total": record.num_collections,
+            "python_gc_objects_collected_total": record.num_collected,
+            "python_gc_objects_uncollectable_total": record.num_uncollectable,
+        }
+        for name, counts in columns.items():
+            for generation, count in zip(GC_GENERATIONS, counts, strict=False):
+                self._store.value(name, generation).raise_to(count)
 
     def is_alive(self, pid: int) -> bool:
         """Whether there is such a process now."""

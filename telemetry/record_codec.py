@@ -34,6 +34,7 @@ KINDS: dict[type[Record], int] = {
     records.TelemetrySet: 21,
     records.BlocksKeyframe: 22,
     records.RequestKeyframe: 23,
+    records.GarbageSampled: 24,
 }
 """The number of each kind of record. Numbers are in ring files: below 128, never reused, never changed."""
 

@@ -192,6 +192,16 @@ class LoopSampled(NamedTuple):
     num_queued_deltas: int
 
 
+class GarbageSampled(NamedTuple):
+    """API server: once a second, what its garbage collector has done so far, youngest generation first."""
+
+    client_index: int
+    sampled_at: int
+    num_collections: list[int]
+    num_collected: list[int]
+    num_uncollectable: list[int]
+
+
 class TelemetrySet(NamedTuple):
     """API server: detail level (0 to 3) and trace sample rate in force from `set_at` on."""
 
@@ -355,6 +365,7 @@ Record = (
     | OutputsTaken
     | HttpRequestEnded
     | LoopSampled
+    | GarbageSampled
     | TelemetrySet
     | RequestTaken
     | RequestReleased

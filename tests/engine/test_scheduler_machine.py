@@ -18,8 +18,8 @@ from hypothesis.stateful import (
 from scheduler_driver import SchedulerDriver
 
 from vllm_obs.engine.messages import FinishReason, SamplingSpec
-from vllm_obs.engine.request import Request, RequestStatus
 from vllm_obs.engine.pause_state import PauseState
+from vllm_obs.engine.request import Request, RequestStatus
 
 BLOCK_SIZE = 2
 MAX_MODEL_LEN = 24

@@ -1,6 +1,7 @@
 """The event loop's lateness is measured, and what waits in it counted."""
 
 import asyncio
+import gc
 import time
 from typing import Any
 
@@ -12,7 +13,7 @@ from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.server import loop_watch
 from vllm_obs.server.loop_watch import LoopWatch
 from vllm_obs.telemetry.recorder import MemoryRecorder
-from vllm_obs.telemetry.records import LoopSampled
+from vllm_obs.telemetry.records import GarbageSampled, LoopSampled
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +58,21 @@ def test_a_loop_that_was_held_up_is_told_once() -> None:
             number = len(samples_of(app))
             await asyncio.sleep(0.1)
             assert len(samples_of(app)) == number
+
+    asyncio.run(scenario())
+
+
+def test_the_garbage_collectors_work_is_told_with_each_sample() -> None:
+    async def scenario() -> None:
+        async with served(FakeEngine(lambda request: [])) as app:
+            watch = LoopWatch(app.api)
+            await next_sample(app)
+            gc.collect()
+            await next_sample(app)
+            watch.stop()
+            first, last = app.recorder.of(GarbageSampled)[0], app.recorder.of(GarbageSampled)[-1]
+            assert last.num_collections[2] > first.num_collections[2]
+            assert len(last.num_collected) == len(last.num_uncollectable) == 3
 
     asyncio.run(scenario())
 

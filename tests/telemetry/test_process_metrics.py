@@ -7,6 +7,7 @@ from metric_facts import DESCRIBED, MetricFacts
 
 from vllm_obs.telemetry.process_metrics import MAX_PROCESSES, split_role
 from vllm_obs.telemetry.process_reader import ProcessNumbers, ProcessReader
+from vllm_obs.telemetry.records import GarbageSampled
 from vllm_obs.telemetry.view import Source
 
 ROOT = ProcessNumbers(100, 5000, 2.5, 1 << 30, 1 << 20, 7, 12)
@@ -31,6 +32,17 @@ def test_the_root_process_is_shown_under_the_usual_names() -> None:
         "process_open_fds": 12,
         "process_max_fds": 1024,
     }
+
+
+def test_only_the_root_process_tells_of_its_garbage() -> None:
+    facts = told(ROOT, ENGINE)
+    sampled = GarbageSampled(0, facts.later(), [30, 3, 1], [200, 20, 2], [0, 0, 0])
+    facts.tell(Source("APIServer_0", ROOT.pid, 1, ""), sampled)
+    facts.tell(Source("APIServer_1", 999, 2, ""), sampled._replace(num_collections=[7, 7, 7]))
+    found = facts.samples("python_gc")
+    assert [found[f"python_gc_collections_total{{generation={number}}}"] for number in range(3)] == [30, 3, 1]
+    assert found["python_gc_objects_collected_total{generation=0}"] == 200
+    assert found.get("python_gc_objects_uncollectable_total{generation=2}", 0) == 0
 
 
 def test_every_process_is_shown_by_role_and_rank() -> None:

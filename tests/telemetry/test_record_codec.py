@@ -77,6 +77,7 @@ def test_the_numbers_in_ring_files_keep_their_meaning() -> None:
         "TelemetrySet": 21,
         "BlocksKeyframe": 22,
         "RequestKeyframe": 23,
+        "GarbageSampled": 24,
     }
 
 
