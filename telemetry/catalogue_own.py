@@ -139,7 +139,7 @@ _PROCESSES = (
 
 _TELEMETRY = (
     _process("recorder_records_total", "counter", "Records read from each process."),
-    _process("recorder_lost_records_total", "counter", "Records overwritten or torn before they were read."),
+    _process("recorder_lost_records_total", "counter", "Records overwritten unread, torn or never written."),
     Metric(
         "vllm_obs_exporter_failures_total",
         "counter",
@@ -166,6 +166,7 @@ _TELEMETRY = (
         values={"invariant": tuple(LAWS)},
         needs_stats=False,
     ),
+    _process("checkpoint_failures_total", "counter", "Times the Observer could not save where it stands.", ()),
     _process("telemetry_cpu_seconds_total", "counter", "CPU time of the Observer.", ()),
     _process("telemetry_detail_level", "gauge", "Trace detail in force, 0 to 3.", ()),
     _process("trace_sample_ratio", "gauge", "Share of new traces that are sampled.", ()),

@@ -18,12 +18,13 @@ class CoreRoster:
         self.num_arrivals = 0
         self.by_priority = False
         self._arrivals: dict[str, int] = {}
-        self._heard: set[str] | None = None
+        self.heard: set[str] | None = None
+        """After a loss those heard of since, until they are all there are; None while nothing is in doubt."""
 
     @property
     def is_exact(self) -> bool:
         """Whether it has every sequence of the core and no other."""
-        return self._heard is None
+        return self.heard is None
 
     @property
     def num_waiting(self) -> int:
@@ -45,8 +46,8 @@ class CoreRoster:
 
     def hear(self, request_id: str) -> None:
         """A record named the sequence as living."""
-        if self._heard is not None:
-            self._heard.add(request_id)
+        if self.heard is not None:
+            self.heard.add(request_id)
 
     def wait(self, ledger: SequenceLedger) -> None:
         """The sequence begins to wait, or waits again, at its rank."""
@@ -65,20 +66,20 @@ class CoreRoster:
         if ledger is not None:
             self.line.leave(request_id)
             del self._arrivals[request_id]
-        if self._heard is not None:
-            self._heard.discard(request_id)
+        if self.heard is not None:
+            self.heard.discard(request_id)
         return ledger
 
     def lost(self) -> None:
         """Records are missing from here on."""
-        self._heard = set()
+        self.heard = set()
 
     def recount(self, num_live: int) -> list[SequenceLedger]:
         """The core says how many it has; those that it no longer has, when that has become certain."""
-        heard = self._heard
+        heard = self.heard
         if heard is None or len(heard) != num_live:
             return []
-        self._heard = None
+        self.heard = None
         return [ledger for request_id, ledger in self.ledgers.items() if request_id not in heard]
 
     def restore(self, ledgers: list[SequenceLedger], arrivals: dict[str, int], by_priority: bool) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm_obs.telemetry.catalogue_vllm import SLEEP_STATES, WAITING_REASONS
+from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.live_sequences import LiveSequences
 from vllm_obs.telemetry.metric_store import EngineSeries
 from vllm_obs.telemetry.records import EngineDescribed, StepPlanned
@@ -11,8 +12,8 @@ from vllm_obs.telemetry.records import EngineDescribed, StepPlanned
 BlockLevels = tuple[int, int, int]
 """Blocks that are active, cached and free."""
 
-BlockCounter = Callable[[str], BlockLevels | None]
-"""The exact levels of the engine with this label, None where nobody keeps them."""
+EngineFinder = Callable[[str], EngineState | None]
+"""The live engine with this label, the one that the inspector shows."""
 
 NOTHING = LiveSequences()
 AWAKE = SLEEP_STATES[0]
@@ -23,12 +24,12 @@ _DEFERRED = frozenset({"grammar", "lora_slots", "remote_kv"})
 
 
 class EngineLevels:
-    """What the last plan said of one engine, and whether it is there: `sleep_state` is `GONE` when it died."""
+    """What is true of one engine, and what its last plan said; `sleep_state` is `GONE` when it died."""
 
-    def __init__(self, engine: str, block_counter: BlockCounter) -> None:
+    def __init__(self, label: str, find_engine: EngineFinder) -> None:
         self.sleep_state = GONE
-        self._engine = engine
-        self._block_counter = block_counter
+        self._label = label
+        self._find_engine = find_engine
         self._num_blocks = 0
         self._block_size = 0
         self._planned: BlockLevels = (0, 0, 0)
@@ -38,6 +39,11 @@ class EngineLevels:
     def is_there(self) -> bool:
         """Whether the engine's process lives."""
         return self.sleep_state != GONE
+
+    @property
+    def engine(self) -> EngineState | None:
+        """The engine as its records tell it, None for one that is gone."""
+        return self._find_engine(self._label) if self.is_there else None
 
     def described(self, record: EngineDescribed) -> None:
         """The cache is empty."""
@@ -51,12 +57,15 @@ class EngineLevels:
 
     def show(self, series: EngineSeries, live: LiveSequences) -> None:
         """Set the gauges; an engine that is gone has none of anything."""
-        live = live if self.is_there else NOTHING
         for state in SLEEP_STATES:
             series.value("vllm:engine_sleep_state", state).set(state == self.sleep_state)
-        num_running = live.num_running
-        self._show_sequences(series, num_running, len(live) - num_running)
-        self._show_blocks(series, live, self._blocks(num_running) if self.is_there else (0, 0, 0))
+        engine = self.engine
+        if engine is None:
+            self._show_sequences(series, 0, 0)
+            self._show_blocks(series, NOTHING, (0, 0, 0))
+        else:
+            self._show_sequences(series, engine.num_running, engine.num_waiting)
+            self._show_blocks(series, live, self._blocks(engine))
 
     def state(self) -> Any:
         """In plain values."""
@@ -75,13 +84,12 @@ class EngineLevels:
         for each in WAITING_REASONS:
             series.value("vllm:num_requests_waiting_by_reason", each).set(num_waiting if each == reason else 0)
 
-    def _blocks(self, num_running: int) -> BlockLevels:
-        """As somebody counts them, or as the last plan saw them; where nothing runs nothing is held."""
-        levels = self._block_counter(self._engine)
-        if levels is not None:
-            return levels
+    def _blocks(self, engine: EngineState) -> BlockLevels:
+        """As the block map has them, or as the last plan saw them; where nothing runs nothing is held."""
+        if engine.blocks.is_exact:
+            return engine.blocks.levels
         active, cached, free = self._planned
-        return (active, cached, free) if num_running else (0, active + cached, free)
+        return (active, cached, free) if engine.num_running else (0, active + cached, free)
 
     def _show_blocks(self, series: EngineSeries, live: LiveSequences, levels: BlockLevels) -> None:
         for state, num_blocks in zip(("active", "cached", "free"), levels, strict=True):

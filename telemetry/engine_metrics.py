@@ -4,7 +4,7 @@ from typing import Any
 
 from vllm_obs.telemetry.cache_config import CONFIG_ENGINE, cache_config_values
 from vllm_obs.telemetry.catalogue_vllm import SLEEP_STATES
-from vllm_obs.telemetry.engine_levels import AWAKE, GONE, BlockCounter, EngineLevels
+from vllm_obs.telemetry.engine_levels import AWAKE, GONE, EngineFinder, EngineLevels
 from vllm_obs.telemetry.live_sequences import LiveSequence, LiveSequences
 from vllm_obs.telemetry.loop_clock import LoopClock
 from vllm_obs.telemetry.metric_store import EngineSeries, MetricStore
@@ -31,7 +31,7 @@ class EngineMetrics:
     """What one engine label shows, over all processes that ever had it. `pid` is that of the last one."""
 
     def __init__(
-        self, series: EngineSeries, store: MetricStore, quantiles: Quantiles, block_counter: BlockCounter
+        self, series: EngineSeries, store: MetricStore, quantiles: Quantiles, find_engine: EngineFinder
     ) -> None:
         self.series = series
         self.live = LiveSequences()
@@ -39,7 +39,7 @@ class EngineMetrics:
         self._store = store
         self._quantiles = quantiles
         self._prompts = PromptMetrics(series)
-        self._levels = EngineLevels(series.engine, block_counter)
+        self._levels = EngineLevels(series.engine, find_engine)
         self._clock = LoopClock()
         self._pending = PendingSteps()
         self._described: EngineDescribed | None = None
@@ -53,7 +53,8 @@ class EngineMetrics:
     @property
     def num_waiting(self) -> int:
         """Sequences in the core's waiting queue."""
-        return len(self.live) - self.live.num_running if self._levels.is_there else 0
+        engine = self._levels.engine
+        return engine.num_waiting if engine is not None else 0
 
     def follow(self, generation: int, pid: int) -> None:
         """What comes now is from the process with this ring; if it is another, the one before is gone."""
@@ -101,7 +102,6 @@ class EngineMetrics:
             sequence.num_counted_tokens = min(record.num_computed_tokens, record.num_prompt_tokens)
             sequence.num_high_tokens = record.num_computed_tokens
             self.live.add(sequence)
-        sequence.is_running = record.is_running
         sequence.num_blocks, sequence.num_computed_tokens = len(record.block_ids), record.num_computed_tokens
 
     def planned(self, record: StepPlanned) -> None:
@@ -143,6 +143,10 @@ class EngineMetrics:
 
     def refresh(self, now: int) -> None:
         """Set every level to what is true now (monotonic ns)."""
+        engine = self._levels.engine
+        if engine is not None:
+            # A release may have been lost: the roster finds out, and whom it does not have is not counted here.
+            self.live.keep_only(engine.builder.roster.ledgers)
         self._levels.show(self.series, self.live)
         if self._levels.is_there:
             self._clock.look(now, bool(self._pending))

@@ -50,10 +50,11 @@ class EngineState:
         self.last_answered: StepAnswered | None = None
         self.is_gone = False
         self.open_steps: dict[int, StepFacts] = {}
+        self.first_sure_step: int | None = 0
+        """From this step on every plan was seen; None after a loss, until the next plan."""
         self._view = view
         self._laws = laws
         self._early: OrderedDict[int, list[WorkerStep | OutputsTaken]] = OrderedDict()
-        self._first_sure_step: int | None = 0
         self._levels_step = 0
         self._handlers: dict[type, Callable[[Any], None]] = {
             EngineDescribed: self._describe,
@@ -104,7 +105,7 @@ class EngineState:
         """Records of the core are missing from here on."""
         self.builder.lost()
         self.blocks.lost()
-        self._first_sure_step = None
+        self.first_sure_step = None
         self._levels_step = 0
 
     def gone(self) -> None:
@@ -195,14 +196,14 @@ class EngineState:
         last = self.last_planned
         if last is not None and record.step <= last.step:
             self._laws.report("step_order", record.schedule_ended_at, f"step {record.step}", f"after {last.step}")
-        if self._first_sure_step is None:
-            self._first_sure_step = record.step
+        if self.first_sure_step is None:
+            self.first_sure_step = record.step
 
     def _misordered(self, record: StepAnswered) -> None:
         step, at = record.step, record.updated_at
         if self.steps.get(step) is not None:
             self._laws.report("step_order", at, f"step {step}", "answered again when it was over")
-        elif self._first_sure_step is not None and step >= self._first_sure_step:
+        elif self.first_sure_step is not None and step >= self.first_sure_step:
             self._laws.report("step_order", at, f"step {step}", "answered without having been planned")
 
     def _check_levels(self, record: StepPlanned) -> None:

@@ -50,7 +50,8 @@ class FlightRecorder:
     Not from a signal handler, which could come in the middle of a record, nor in a forked child.
 
     Nothing here blocks, and `record` never raises: a record that cannot be encoded, or that takes more than a
-    sixteenth of the ring, is dropped and counted in the header. After `close` everything is a drop.
+    sixteenth of the ring, is dropped and counted in the header, and takes a sequence number, so that readers find
+    it missing. After `close` everything is dropped in silence.
     `capacity_bytes` is rounded up to whole pages. Raises RingError if the file cannot be made.
     """
 
@@ -85,9 +86,11 @@ class FlightRecorder:
             if len(payload) <= self._max_payload_bytes:
                 self._append(payload)
             else:
-                self._drop_oversized()
+                self._drop(Word.NUM_OVERSIZED)
+                # The scratch keeps the room of the largest record it ever held.
+                self._scratch = bytearray()
         except Exception:
-            self._words[Word.NUM_UNENCODABLE] += 1
+            self._drop(Word.NUM_UNENCODABLE)
 
     def heartbeat(self, now: int) -> None:
         """The main loop went round at `now` (monotonic ns)."""
@@ -149,10 +152,11 @@ class FlightRecorder:
         _PACK_FRAME(self._ring, offset, SKIP_LENGTH, checksum, self._sequence)
         return end
 
-    def _drop_oversized(self) -> None:
-        self._words[Word.NUM_OVERSIZED] += 1
-        # The scratch keeps the room of the largest record it ever held.
-        self._scratch = bytearray()
+    def _drop(self, cause: Word) -> None:
+        """Count a record that is not written; the gap in the sequence shows readers where it is missing."""
+        words = self._words
+        words[cause] += 1
+        words[_SEQUENCE] = self._sequence = self._sequence + 1
 
     def _write_header(self, role: str) -> int:
         """Fill the header page; the file's generation. MAGIC comes last: a header without it is not one."""

@@ -99,6 +99,7 @@ def _put_header(row: Row, header: RingHeader, name: str, is_alive: bool, now: in
         row |= {"state": "exited", "exited_at": row["exited_at"] or header.closed_at}
     elif not is_alive and row["exited_at"] is None:
         row["state"] = "gone"
+    num_dropped = header.num_unencodable + header.num_oversized
     row |= {
         "started_at": row["started_at"] or header.started_at,
         "activity": header.activity.label,
@@ -106,8 +107,8 @@ def _put_header(row: Row, header: RingHeader, name: str, is_alive: bool, now: in
         "heartbeat_age_seconds": max(0, now - header.heartbeat_at) / NS if is_alive else None,
         "step": header.step,
         "progress": header.progress,
-        "num_records": header.sequence,
-        "num_dropped_records": header.num_unencodable + header.num_oversized,
+        "num_records": header.sequence - num_dropped,
+        "num_dropped_records": num_dropped,
         "ring": name,
     }
 

@@ -159,6 +159,7 @@ def telemetry_view(context: InspectContext) -> dict[str, Any]:
         "drain_seconds": cost.drain_seconds,
         "max_slice_seconds": cost.max_slice_seconds,
         "last_fact_age_seconds": (time.monotonic_ns() - cost.last_fact_at) / NS if cost.last_fact_at else None,
+        "num_failed_saves": cost.num_failed_saves,
         "resumed_at": cost.resumed_at or None,
         "resumed_from": cost.resumed_from or None,
         "exports": context.export_counts(),

@@ -36,10 +36,11 @@ class LedgerBuilder:
         self.answered_step = 0
         self.over_at = 0
         """When the last step that is over was: its tokens sampled, or its failure (monotonic ns)."""
+        self.is_after_loss = False
+        """Whether records were lost and none has come since."""
         self._awaited_stalls: dict[str, str] = {}
         self._paused_at = 0
         self._level: tuple[int, int] | None = None
-        self._is_after_loss = False
 
     def taken(self, record: RequestTaken) -> None:
         """The core queued a sequence."""
@@ -142,7 +143,7 @@ class LedgerBuilder:
             ledger.is_partial = True
         self.roster.lost()
         self._level = None
-        self._is_after_loss = True
+        self.is_after_loss = True
 
     def gone(self) -> None:
         """The core's process is dead: its sequences keep the stage they are in until they are ended."""
@@ -256,8 +257,8 @@ class LedgerBuilder:
 
     def _end_loss(self, at: int) -> None:
         """The first record after a loss: who was submitted before it may have been in the core unheard."""
-        if self._is_after_loss:
-            self._is_after_loss = False
+        if self.is_after_loss:
+            self.is_after_loss = False
             self._book.doubt_untaken(at)
 
     def _find(self, request_id: str, at: int) -> SequenceLedger:

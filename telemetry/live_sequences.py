@@ -1,6 +1,6 @@
 """LiveSequences: the sequences one engine holds now, with what its counters need to know of each."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ class LiveSequence:
 
     request_id: str
     num_prompt_tokens: int
-    is_running: bool = False
     num_counted_tokens: int = 0
     num_computed_tokens: int = 0
     num_high_tokens: int = 0
@@ -29,8 +28,7 @@ class LiveSequence:
         return begin >= self.num_high_tokens and self.num_counted_tokens >= self.num_prompt_tokens
 
     def lose_blocks(self) -> None:
-        """It was preempted: it waits, and everything will be computed again."""
-        self.is_running = False
+        """It was preempted: everything will be computed again."""
         self.num_computed_tokens = self.num_blocks = 0
 
 
@@ -49,11 +47,6 @@ class LiveSequences:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._by_id
 
-    @property
-    def num_running(self) -> int:
-        """How many are admitted."""
-        return sum(sequence.is_running for sequence in self)
-
     def get(self, request_id: str) -> LiveSequence | None:
         """The sequence, None for one that left or was never seen."""
         return self._by_id.get(request_id)
@@ -71,6 +64,12 @@ class LiveSequences:
     def remove(self, request_id: str) -> None:
         """It left."""
         self._by_id.pop(request_id, None)
+
+    def keep_only(self, request_ids: Container[str]) -> None:
+        """Whoever is not among these left, and nobody told."""
+        gone = [request_id for request_id in self._by_id if request_id not in request_ids]
+        for request_id in gone:
+            del self._by_id[request_id]
 
     def num_filled_slots(self, num_active_blocks: int, block_size: int) -> int:
         """Token slots of the active blocks that are in use. Blocks that sequences share are always full."""

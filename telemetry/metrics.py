@@ -44,7 +44,7 @@ from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.trace_exemplars import ExemplarClock
 from vllm_obs.telemetry.view import BaseView, Source
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 FIRST_ENGINE = "0"
 MAX_SOURCES = 1024
 REJECTED_FOR_LOAD = "overloaded"
@@ -73,7 +73,8 @@ class MetricsView(BaseView):
         self.store = MetricStore(CATALOGUE)
         self.quantiles = Quantiles()
         clock = ExemplarClock(settings.wall_offset_ns)
-        self._block_counter = ports.block_counter
+        self._find_engine = ports.find_engine
+        self._reader = ports.processes
         self._genai = GenAiMetrics(settings.model_name)
         self._http = HttpMetrics(self.store, self._genai, clock)
         self._sequences = SequenceMetrics(self.quantiles, self._genai, clock)
@@ -104,11 +105,9 @@ class MetricsView(BaseView):
         self._sequences.token(self._engine(ledger.engine).series, ledger, gap_ns, sampled_at)
 
     def sequence_closed(self, ledger: SequenceLedger) -> None:
-        """Count a sequence; whatever records about it were lost, no level counts it any more."""
-        engine = self._engine(ledger.engine)
-        engine.live.remove(ledger.request_id)
+        """Count a sequence. The core may run it still, if its client left during a long step."""
         self._queues.ended(ledger.request_id)
-        self._sequences.closed(engine.series, ledger)
+        self._sequences.closed(self._engine(ledger.engine).series, ledger)
 
     def step_closed(self, step: StepFacts) -> None:
         """Count a step's phases."""
@@ -220,10 +219,10 @@ class MetricsView(BaseView):
     def _bury(self) -> None:
         """Processes may end without anybody recording it."""
         for engine in self._engines.values():
-            if engine.pid and not self._processes.is_alive(engine.pid):
+            if engine.pid and self._reader.is_gone(engine.pid):
                 engine.die()
         for pid in self._queues.server_pids():
-            if not self._processes.is_alive(pid):
+            if self._reader.is_gone(pid):
                 self._queues.forget(pid)
 
     def _new_source(self, source: Source) -> Value:
@@ -256,5 +255,5 @@ class MetricsView(BaseView):
         series = EngineSeries(self.store, label, model_name, max_model_len)
         for reason in REJECTIONS:
             self.store.value("vllm:admission_rejections_total", model_name, reason)
-        engine = EngineMetrics(series, self.store, self.quantiles, self._block_counter)
+        engine = EngineMetrics(series, self.store, self.quantiles, self._find_engine)
         return self._engines.setdefault(label, engine)

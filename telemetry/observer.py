@@ -60,6 +60,8 @@ class ObserverCost:
     resumed_from: int = 0
     cpu_seconds_before: float = 0.0
     """CPU time of the run's earlier Observers, as far as they saved it."""
+    num_failed_saves: int = 0
+    """Checkpoints that could not be written: the next Observer goes on from an older one."""
 
     @property
     def cpu_seconds(self) -> float:

@@ -100,7 +100,12 @@ def _checkpoint_of(service: ObserverService) -> Checkpoint:
 def _connect(service: ObserverService, checkpoint: Checkpoint, resumed: Resumed | None) -> None:
     tail = RingTail(service.config.run_dir, resumed.cursors if resumed else ())
     service.observer.tail = tail
-    service.save = lambda: checkpoint.save(tail.cursors(), time.monotonic_ns())
+
+    def save() -> None:
+        checkpoint.save(tail.cursors(), time.monotonic_ns())
+        service.observer.cost.num_failed_saves = checkpoint.num_failures
+
+    service.save = save
     if resumed is not None:
         service.observer.cost.resumed_at = time.monotonic_ns()
         service.observer.cost.resumed_from = resumed.saved_at

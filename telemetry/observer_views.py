@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from vllm_obs.telemetry.exposition import Exposition
 from vllm_obs.telemetry.metrics import MetricsView
-from vllm_obs.telemetry.metrics_ports import MetricsPorts, block_counter_of
+from vllm_obs.telemetry.metrics_ports import MetricsPorts
 from vllm_obs.telemetry.metrics_settings import MetricsSettings
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.observer_config import ObserverConfig
@@ -35,7 +35,7 @@ class ObserverViews:
             wall_offset_ns=observer.wall_offset,
             **({"max_model_len": config.max_model_len} if config.max_model_len else {}),
         )
-        self.metrics = MetricsView(settings, MetricsPorts(block_counter_of(observer.state), self._outside_ports()))
+        self.metrics = MetricsView(settings, MetricsPorts(observer.state.engines.get, self._outside_ports()))
         self._exposition = Exposition(self.metrics)
         observer.add_views([self.metrics])
         if observer.is_live:
@@ -80,6 +80,7 @@ class ObserverViews:
             over_budget_spans=lambda: self._counted({"": "num_spans_over_budget"}),
             left_out_links=lambda: self._counted({"": "num_links_left_out"}),
             violations=lambda: self._observer.state.invariants.counts(),
+            failed_saves=lambda: {"": float(self._observer.cost.num_failed_saves)},
             cpu_seconds=lambda: {"": self._observer.cost.cpu_seconds},
         )
 

@@ -24,6 +24,7 @@ class OutsidePorts:
     left_out_links: Callable[[], Totals] = _none
     violations: Callable[[], Totals] = _none
     """By the name of the conservation law; the names are a closed set."""
+    failed_saves: Callable[[], Totals] = _none
     cpu_seconds: Callable[[], Totals] = _none
 
     def by_metric(self) -> dict[str, Callable[[], Totals]]:
@@ -34,6 +35,7 @@ class OutsidePorts:
             "vllm_obs_over_budget_spans_total": self.over_budget_spans,
             "vllm_obs_left_out_span_links_total": self.left_out_links,
             "vllm_obs_invariant_violations_total": self.violations,
+            "vllm_obs_checkpoint_failures_total": self.failed_saves,
             "vllm_obs_telemetry_cpu_seconds_total": self.cpu_seconds,
         }
 

@@ -67,10 +67,6 @@ class ProcessMetrics:
             for generation, count in zip(GC_GENERATIONS, counts, strict=False):
                 self._store.value(name, generation).raise_to(count)
 
-    def is_alive(self, pid: int) -> bool:
-        """Whether there is such a process now."""
-        return self._reader.read(pid) is not None
-
     def refresh(self) -> None:
         """Read all of them; in a replay, where there is no root, the pids are others' by now."""
         if not self._root_pid:
@@ -80,6 +76,8 @@ class ProcessMetrics:
         live: list[tuple[Process, ProcessNumbers]] = []
         for process in list(self._processes.values()):
             numbers = found[process.pid]
+            if numbers is None and not self._reader.is_gone(process.pid):
+                continue  # its numbers stay as they were
             if numbers is None or process.started_ticks not in (0, numbers.started_ticks):
                 del self._processes[process.pid]
                 self._show(process, None)

@@ -13,7 +13,10 @@ _DEAD = "ZX"
 
 
 class ProcessNumbers(NamedTuple):
-    """One process. `started_ticks` are since boot: with the pid they name it for good."""
+    """One process. `started_ticks` are since boot: with the pid they name it for good.
+
+    `num_fds` is 0 where that may not be known.
+    """
 
     pid: int
     started_ticks: int
@@ -33,14 +36,21 @@ class ProcessReader:
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
 
     def read(self, pid: int) -> ProcessNumbers | None:
-        """A live process, None for one that is gone or only waits to be reaped."""
+        """A live process, None for one that is gone or only waits to be reaped, or cannot be read now."""
         try:
-            stat = (self._proc / str(pid) / "stat").read_text()
-            num_fds = len(list((self._proc / str(pid) / "fd").iterdir()))
-            fields = stat.rpartition(")")[2].split()
-            return None if fields[_STATE] in _DEAD else self._numbers(pid, fields, num_fds)
+            fields = self._fields(pid)
+            return None if fields[_STATE] in _DEAD else self._numbers(pid, fields)
         except (OSError, ValueError, IndexError):
             return None
+
+    def is_gone(self, pid: int) -> bool:
+        """Whether there is certainly no such process any more; one that cannot be read may well live."""
+        try:
+            return self._fields(pid)[_STATE] in _DEAD
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        except (OSError, ValueError, IndexError):
+            return False
 
     def max_fds(self, pid: int) -> int:
         """Most files the process may have open; 0 where that is not known or unlimited."""
@@ -60,7 +70,16 @@ class ProcessReader:
             return 0.0
         return booted_at + numbers.started_ticks * self._tick_seconds
 
-    def _numbers(self, pid: int, fields: list[str], num_fds: int) -> ProcessNumbers:
+    def _fields(self, pid: int) -> list[str]:
+        return (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+
+    def _num_fds(self, pid: int) -> int:
+        try:
+            return len(list((self._proc / str(pid) / "fd").iterdir()))
+        except OSError:
+            return 0
+
+    def _numbers(self, pid: int, fields: list[str]) -> ProcessNumbers:
         return ProcessNumbers(
             pid=pid,
             started_ticks=int(fields[_STARTED]),
@@ -68,5 +87,5 @@ class ProcessReader:
             virtual_bytes=int(fields[_VIRTUAL]),
             resident_bytes=int(fields[_RESIDENT]) * self._page_bytes,
             num_threads=int(fields[_NUM_THREADS]),
-            num_fds=num_fds,
+            num_fds=self._num_fds(pid),
         )

@@ -38,7 +38,6 @@ class PromptMetrics:
             sequence = live.get(request_id)
             if sequence is None:
                 continue
-            sequence.is_running = True
             self._count(sequence, num_cached, "local_cache_hit")
             if looks_up:
                 self._series.value("vllm:prefix_cache_queries_total").add(sequence.num_prompt_tokens)
@@ -61,7 +60,6 @@ class PromptMetrics:
         """What the cache has now and the sequence itself never computed is found, the rest recomputed."""
         begins = dict(zip(planned.request_ids, planned.num_computed_tokens, strict=True))
         for sequence in live.some(planned.resumed_ids):
-            sequence.is_running = True
             self._count(sequence, begins.get(sequence.request_id, 0), "local_cache_hit")
 
     def _recomputed(self, sequence: LiveSequence, begin: int, end: int) -> None:

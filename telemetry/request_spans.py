@@ -90,6 +90,12 @@ class RequestSpans:
             request.num_submitted += 1
             yield from self._over_the_limit()
 
+    def resumed(self, source: Source, ledger: SequenceLedger) -> Iterator[RequestTree]:
+        """A sequence that an Observer before this one knew is to be waited for."""
+        yield from self.submitted(source, ledger.submitted)
+        if ledger.http is not None:
+            yield from self.http_ended(source, ledger.http)
+
     def sequence_closed(self, ledger: SequenceLedger, segments: list[Segment]) -> Iterator[RequestTree]:
         """A sequence is final."""
         key = _key(ledger.submitted)

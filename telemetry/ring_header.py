@@ -20,7 +20,7 @@ class RingHeader(NamedTuple):
     """The header as it was at one moment. `closed_at` is 0 unless the writer ended in order.
 
     `wall_at` is the wall clock (ns) at `started_at`. `num_unencodable` and `num_oversized` records were dropped
-    before they got a sequence; `sequence` is the number of records written, and may be one behind after a kill.
+    by the writer; `sequence` is the number of records with those, and may be one behind after a kill.
     """
 
     capacity: int

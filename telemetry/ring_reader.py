@@ -42,8 +42,8 @@ class Span(NamedTuple):
 class RingReader:
     """Reads one ring file from a cursor on; without one from the first record ever written.
 
-    `num_lost` counts the records that were overwritten before they were read, or torn: with those read it makes
-    all that were written. `num_torn` counts the places where a published frame was not whole.
+    `num_lost` counts the records that were overwritten before they were read, torn, or dropped by the writer: with
+    those read it makes all there were. `num_torn` counts the places where a published frame was not whole.
     Raises RingError if the file cannot be opened, RingFormatError if it is not a whole ring file, and
     RingReplacedError if `cursor` belongs to another file that had this name.
     """

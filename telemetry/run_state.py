@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.invariants import Invariants
@@ -62,6 +62,14 @@ _CORE_KINDS: tuple[type[Record], ...] = (
 )
 
 
+@runtime_checkable
+class Resuming(Protocol):
+    """A view that follows sequences from their submission on, and keeps nothing in a checkpoint itself."""
+
+    def resumed(self, source: Source, ledger: SequenceLedger) -> None:
+        """A sequence lives that this API server submitted before the checkpoint that the run goes on from."""
+
+
 class RunState:
     """The run's live sequences, engines and processes, and the last of what is over; all of it bounded.
 
@@ -82,7 +90,8 @@ class RunState:
         """The last sample of each API server's event loop, by client index."""
         self.telemetry: TelemetrySet | None = None
         self.num_lost: dict[str, int] = {}
-        """Records lost to overrun or torn, by the role of their writer."""
+        """Records overwritten unread, torn or never written, by the role of their writer."""
+        self._resuming: list[Resuming] = []
         self._past_generations: deque[int] = deque(maxlen=MAX_PAST_ENGINES * 16)
         self._handlers = self._make_handlers()
 
@@ -99,6 +108,8 @@ class RunState:
     def add_view(self, view: View) -> None:
         """Tell this view what happens from now on."""
         self.views.add(view)
+        if isinstance(view, Resuming):
+            self._resuming.append(view)
 
     def apply(self, source: Source, fact: Fact) -> None:
         """Take the next fact of a source in."""
@@ -139,6 +150,7 @@ class RunState:
         return RunSnapshot(
             engines=[snapshot_engine(engine) for engine in self.engines.values()],
             sequences=[*self.book.live.values(), *self.book.orphans.values()],
+            loose_ends=self.book.loose_ends(),
             num_submitted=self.book.num_submitted,
             num_ended=self.book.num_ended,
             num_abandoned=self.book.num_abandoned,
@@ -150,9 +162,9 @@ class RunState:
         )
 
     def restore(self, state: Any) -> None:
-        """Go on from a decoded checkpoint; call it before any fact. ValueError if it is not one of ours.
+        """Go on from a decoded checkpoint; call it after adding the views and before any fact.
 
-        Block maps are empty until keyframes have filled them.
+        ValueError if it is not one of ours. Block maps are empty until keyframes have filled them.
         """
         snapshot = read_run_snapshot(state)
         self.book.restore(snapshot)
@@ -165,6 +177,14 @@ class RunState:
         self.loops = {loop.client_index: loop for loop in snapshot.loops}
         self.telemetry = snapshot.telemetry
         self.num_lost = dict(snapshot.num_lost)
+        self._tell_resumed()
+
+    def _tell_resumed(self) -> None:
+        for ledger in self.book.live.values():
+            source = self.book.api_of(ledger)
+            if source is not None:
+                for view in self._resuming:
+                    view.resumed(source, ledger)
 
     def _make_handlers(self) -> dict[type, Callable[[Source, Any], None]]:
         handlers: dict[type, Callable[[Source, Any], None]] = dict.fromkeys(_CORE_KINDS, self._to_engine)

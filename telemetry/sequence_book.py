@@ -7,13 +7,14 @@ from vllm_obs.telemetry.invariants import Invariants
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.ledger_laws import check_closed
 from vllm_obs.telemetry.records import HttpRequestEnded, RequestEnded, RequestSubmitted
-from vllm_obs.telemetry.run_snapshot import RunSnapshot
+from vllm_obs.telemetry.run_snapshot import LooseEnds, RunSnapshot
 from vllm_obs.telemetry.view import Source, View
 
 MAX_LIVE_SEQUENCES = 65_536
 MAX_ENDED_SEQUENCES = 10_000
 MAX_ENDED_AGE_NS = 600 * 10**9
 MAX_HELD_TOKENS = 4096
+MAX_API_SERVERS = 1024
 
 UNTAKEN_GRACE_NS = 10**9
 """So long after its ending a sequence that the core has not taken counts as never taken."""
@@ -81,6 +82,7 @@ class SequenceBook:
         self._ending: dict[str, SequenceLedger] = {}
         self._without_core: set[str] = set()
         self._held: dict[str, list[tuple[int | None, int]]] = {}
+        self._apis: dict[int, Source] = {}
         self._lossy_apis: set[int] = set()
         self._doubtful_until = 0
         self._doubted: set[str] = set()
@@ -97,6 +99,8 @@ class SequenceBook:
         self.live[request_id] = ledger
         self.num_submitted += 1
         ledger.api_generation = source.generation
+        if source.generation not in self._apis:
+            self._meet_api(source)
         if submitted.http_id:
             self._by_http.setdefault(submitted.http_id, []).append(request_id)
         if orphan is None:
@@ -174,12 +178,22 @@ class SequenceBook:
             self._doubted.discard(ledger.request_id)
             ledger.is_partial = False
 
+    def api_of(self, ledger: SequenceLedger) -> Source | None:
+        """The API server that submitted a live sequence; None for an orphan."""
+        return self._apis.get(ledger.api_generation)
+
+    def _meet_api(self, source: Source) -> None:
+        self._apis[source.generation] = source
+        if len(self._apis) > MAX_API_SERVERS:
+            del self._apis[next(iter(self._apis))]
+
     def _doubt(self, ledger: SequenceLedger) -> None:
         ledger.is_partial = True
         self._doubted.add(ledger.request_id)
 
     def end_api(self, source: Source) -> None:
         """An API server is gone: its sequences get no ending any more, and close as they are."""
+        self._apis.pop(source.generation, None)
         self._lossy_apis.discard(source.generation)
         for ledger in list(self.live.values()):
             if ledger.api_generation == source.generation:
@@ -201,10 +215,25 @@ class SequenceBook:
             evidence = f"{self.num_submitted} submitted, {self.num_ended} ended, {num_open} in flight"
             self._laws.report("arrivals", now, "", evidence)
 
+    def loose_ends(self) -> LooseEnds:
+        """What a checkpoint keeps beside the ledgers."""
+        return LooseEnds(
+            without_core=self._without_core,
+            held=self._held,
+            apis=self._apis,
+            lossy_apis=self._lossy_apis,
+            doubted=self._doubted,
+            doubtful_until=self._doubtful_until,
+        )
+
     def restore(self, snapshot: RunSnapshot) -> None:
         """Go on with the live ledgers of a checkpoint."""
         self.num_submitted, self.num_ended = snapshot.num_submitted, snapshot.num_ended
         self.num_abandoned = snapshot.num_abandoned
+        ends = snapshot.loose_ends
+        self._without_core, self._held, self._apis = ends.without_core, ends.held, ends.apis
+        self._lossy_apis = ends.lossy_apis
+        self._doubted, self._doubtful_until = ends.doubted, ends.doubtful_until
         for ledger in snapshot.sequences:
             if ledger.is_orphan:
                 self.orphans[ledger.request_id] = ledger

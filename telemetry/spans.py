@@ -50,7 +50,8 @@ class SpanSink(Protocol):
 class SpansView(BaseView):
     """A view of the Observer's. `run` is the run directory's name, from which all ids are derived.
 
-    What is in flight when the Observer ends is lost; the ids of what follows stay the same.
+    An Observer that goes on from a checkpoint makes the same spans of what is in flight, with links to its own
+    steps only.
     """
 
     def __init__(
@@ -102,6 +103,12 @@ class SpansView(BaseView):
         if apply is not None and (self.detail_level or type(record) is TelemetrySet):
             apply(source, record)
 
+    def resumed(self, source: Source, ledger: SequenceLedger) -> None:
+        """A sequence that was submitted before the checkpoint goes on."""
+        if self.detail_level:
+            self._follow(ledger.submitted)
+            self._offer_trees(self._requests.resumed(source, ledger))
+
     def sequence_closed(self, ledger: SequenceLedger) -> None:
         """A sequence's stages are final."""
         self._now = max(self._now, ledger.ended_at)
@@ -122,9 +129,12 @@ class SpansView(BaseView):
         self._offer_trees(self._requests.overdue(now))
 
     def _submitted(self, source: Source, submitted: RequestSubmitted) -> None:
+        self._follow(submitted)
+        self._offer_trees(self._requests.submitted(source, submitted))
+
+    def _follow(self, submitted: RequestSubmitted) -> None:
         if self.detail_level >= STEPS:
             self._rows.begin(submitted)
-        self._offer_trees(self._requests.submitted(source, submitted))
 
     def _http_ended(self, source: Source, http: HttpRequestEnded) -> None:
         self._now = max(self._now, http.ended_at)

@@ -20,7 +20,7 @@ class Source(NamedTuple):
 
 
 class RecordsLost(NamedTuple):
-    """In a source's stream: so many records in this place were overwritten before they were read, or torn."""
+    """In a source's stream: so many records in this place were overwritten unread, torn, or never written."""
 
     num: int
 

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from vllm_obs.telemetry.exposition import Exposition
 from vllm_obs.telemetry.metrics import MetricsView
-from vllm_obs.telemetry.metrics_ports import MetricsPorts, block_counter_of
+from vllm_obs.telemetry.metrics_ports import MetricsPorts
 from vllm_obs.telemetry.metrics_settings import MetricsSettings
 from vllm_obs.telemetry.outside_counts import OutsidePorts
 from vllm_obs.telemetry.process_reader import ProcessNumbers, ProcessReader
@@ -60,14 +60,18 @@ DESCRIBED = EngineDescribed(
 
 
 class FakeProcesses(ProcessReader):
-    """Processes by pid as the test says."""
+    """Processes by pid as the test says; those that are `unreadable` live all the same."""
 
     def __init__(self, *numbers: ProcessNumbers) -> None:
         super().__init__()
         self.by_pid = {each.pid: each for each in numbers}
+        self.unreadable: set[int] = set()
 
     def read(self, pid: int) -> ProcessNumbers | None:
-        return self.by_pid.get(pid)
+        return self.by_pid.get(pid) if pid not in self.unreadable else None
+
+    def is_gone(self, pid: int) -> bool:
+        return pid not in self.by_pid
 
     def max_fds(self, pid: int) -> int:
         return 1024
@@ -100,7 +104,7 @@ class MetricFacts:
     def new_view(self, **settings: Any) -> MetricsView:
         """A view of this run that has seen nothing."""
         known = {"model_name": MODEL, "version": "1.2.3", "wall_offset_ns": 10**18} | settings
-        ports = MetricsPorts(block_counter_of(self.state), self.outside, self.processes)
+        ports = MetricsPorts(self.state.engines.get, self.outside, self.processes)
         return MetricsView(MetricsSettings(**known), ports)
 
     def later(self, milliseconds: float = 1) -> int:
@@ -235,10 +239,14 @@ class MetricFacts:
         record = RequestReleased(
             request_id, reason, self.later(), len(tokens), self._computed.get(request_id, 0), num_cached, 0
         )
+        self.tell(CORE, record)
+        self._tell_blocks([], [(request_id, self.forget(request_id))])
+
+    def forget(self, request_id: str) -> list[int]:
+        """The core lets go of it and nobody is told; the blocks it had."""
         del self._taken[request_id]
         self._waiting.pop(request_id, None)
-        self.tell(CORE, record)
-        self._tell_blocks([], [(request_id, self._lose(request_id))])
+        return self._lose(request_id)
 
     def end(self, request_id: str, reason: str = "length", **changes: Any) -> None:
         """The API server ends it."""

@@ -5,17 +5,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fact_stream import ENGINE, FactStream
-from hypothesis import HealthCheck, given, settings
+from fact_stream import API_SERVER, ENGINE, FactStream
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from random_run import random_runs
+from recording_view import RecordingView
 
 from vllm_obs.telemetry.checkpoint import Checkpoint, Resumed
 from vllm_obs.telemetry.ring_reader import RingCursor
+from vllm_obs.telemetry.run_snapshot import RunSnapshot
 from vllm_obs.telemetry.run_state import RunState
-from vllm_obs.telemetry.view import RecordsLost
+from vllm_obs.telemetry.sequence_book import RELEASE_GRACE_NS
+from vllm_obs.telemetry.view import Fact, RecordsLost, Source, SourceGone
 
 CURSORS = [RingCursor(2**62, 4096, 17), RingCursor(1, 0, 0)]
+
+
+def restarted(state: RunState, tmp_path: Path) -> RunState:
+    """Another Observer's state, gone on from this one's checkpoint."""
+    other = RunState()
+    assert Checkpoint(tmp_path / "checkpoint", {"run": state}).save([], 1)
+    resumed = Checkpoint(tmp_path / "checkpoint", {"run": other}).load()
+    assert resumed is not None
+    assert (resumed.lost_parts, other.state()) == ([], state.state())
+    return other
 
 
 class Counter:
@@ -121,3 +134,141 @@ def test_what_was_lost_between_checkpoint_and_going_on_is_marked(tmp_path: Path)
         second.apply(*fact)
     assert [ledger.is_partial for ledger in second.ended] == [True]
     assert (second.engines["0"].blocks.is_exact, second.invariants.num_broken) == (True, 0)
+
+
+def test_a_release_that_was_lost_before_a_restart_is_found_missing_after_it(tmp_path: Path) -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("lost")
+    stream.submit("lives")
+    stream.step(["lost", "lives"])
+    first = RunState()
+    for fact in stream.facts:
+        first.apply(*fact)
+    stream.release("lost")
+    first.apply(ENGINE, RecordsLost(2))
+    second = restarted(first, tmp_path)
+    assert not second.engines["0"].builder.roster.is_exact
+    for fact in stream.step(["lives"]):
+        second.apply(*fact)
+    engine = second.engines["0"]
+    assert (list(engine.builder.roster.ledgers), engine.builder.roster.is_exact) == (["lives"], True)
+    assert (engine.num_running, engine.num_waiting, second.invariants.num_broken) == (1, 0, 0)
+
+
+def test_an_ending_that_was_lost_before_a_restart_is_not_waited_for_forever(tmp_path: Path) -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("lost")
+    stream.submit("known")
+    stream.step(["lost", "known"])
+    first = RunState()
+    for fact in stream.facts:
+        first.apply(*fact)
+    first.apply(API_SERVER, RecordsLost(2))
+    second = restarted(first, tmp_path)
+    end_of_unknown = [(API_SERVER, record._replace(request_id="unknown")) for _, record in stream.end("known")]
+    for fact in (*stream.release("lost"), *end_of_unknown):
+        second.apply(*fact)
+    second.tick(stream.now + RELEASE_GRACE_NS)
+    assert list(second.sequences) == ["lost", "known"]
+    second.tick(stream.now + RELEASE_GRACE_NS + 1)
+    assert (list(second.sequences), second.invariants.num_broken) == (["known"], 0)
+
+
+def test_tokens_of_a_sequence_not_yet_submitted_are_told_by_the_next_observer(tmp_path: Path) -> None:
+    stream = FactStream()
+    stream.describe()
+    [submission, *_] = stream.submit()
+    stream.step(["r-0"])
+    first = RunState()
+    for fact in stream.of(ENGINE):
+        first.apply(*fact)
+    second, view = restarted(first, tmp_path), RecordingView()
+    second.add_view(view)
+    second.apply(*submission)
+    assert view.gaps == {"r-0": [None]}
+
+
+def test_a_sequence_whose_engine_died_closes_with_its_ending_after_a_restart(tmp_path: Path) -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit()
+    stream.step(["r-0"])
+    first = RunState()
+    for fact in (*stream.facts, (ENGINE, SourceGone())):
+        first.apply(*fact)
+    second = restarted(first, tmp_path)
+    for fact in (*stream.end("r-0", "error"), *stream.end_http("http-r-0", 500)):
+        second.apply(*fact)
+    assert (list(second.sequences), second.invariants.num_broken) == ([], 0)
+
+
+def test_a_sequence_that_closed_while_its_step_ran_is_in_the_core_after_a_restart(tmp_path: Path) -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit()
+    stream.step(["r-0"])
+    stream.end("r-0", "abort")
+    stream.end_http("http-r-0", 499)
+    first = RunState()
+    for fact in stream.facts:
+        first.apply(*fact)
+    first.tick(stream.now + RELEASE_GRACE_NS + 1)
+    assert list(first.sequences) == []
+    second = restarted(first, tmp_path)
+    assert second.engines["0"].num_running == 1
+    for fact in (*stream.step(["r-0"]), *stream.release("r-0", "abort"), *stream.step()):
+        second.apply(*fact)
+    assert (second.engines["0"].num_running, second.invariants.num_broken) == (0, 0)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=60,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+)
+@given(stream=random_runs(), data=st.data())
+def test_what_is_in_doubt_stays_so_over_a_restart(stream: FactStream, data: st.DataObject, tmp_path: Path) -> None:
+    facts = with_losses(stream, data)
+    stop = data.draw(st.integers(0, len(facts)))
+    whole, first = RunState(), RunState()
+    for fact in facts:
+        whole.apply(*fact)
+    for fact in facts[:stop]:
+        first.apply(*fact)
+    second = restarted(first, tmp_path)
+    for fact in facts[stop:]:
+        second.apply(*fact)
+    for hours in range(3):
+        now = stream.now + hours * 3600 * 10**9
+        for state in (whole, second):
+            state.tick(now)
+        assert comparable(second) == comparable(whole)
+
+
+def comparable(state: RunState) -> RunSnapshot:
+    """All that is kept of a run, arrivals in their order: they are counted on from the last one that lives."""
+    snapshot = state.state()
+    for engine in snapshot.engines:
+        engine.in_core = {request_id: place for place, request_id in enumerate(engine.in_core)}
+    return snapshot
+
+
+def with_losses(stream: FactStream, data: st.DataObject) -> list[tuple[Source, Fact]]:
+    """The stream's facts with up to three gaps, each of up to eight records of one source."""
+    facts: list[tuple[Source, Fact]] = list(stream.facts)
+    for _ in range(data.draw(st.integers(1, 3))):
+        source = data.draw(st.sampled_from([API_SERVER, ENGINE]))
+        begin = data.draw(st.integers(0, len(facts)))
+        gap = [index for index, fact in enumerate(facts) if fact[0] == source and index >= begin]
+        gap = gap[: data.draw(st.integers(1, 8))]
+        if gap:
+            facts = [
+                (source, RecordsLost(len(gap))) if index == gap[-1] else fact
+                for index, fact in enumerate(facts)
+                if index == gap[-1] or index not in gap
+            ]
+    return facts

@@ -18,6 +18,8 @@ from vllm_obs.telemetry.recorder import NullRecorder
 from vllm_obs.telemetry.records import BlocksChanged, FrameDropped
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_reader import RingReader
+from vllm_obs.telemetry.ring_tail import RingTail
+from vllm_obs.telemetry.view import RecordsLost
 
 MakeRecorder = Callable[..., FlightRecorder]
 MakeReader = Callable[..., RingReader]
@@ -62,28 +64,47 @@ def test_a_role_longer_than_its_room_is_cut(ring_path: Path) -> None:
     recorder.close()
 
 
-def test_records_that_cannot_be_encoded_are_counted(
+def test_records_that_cannot_be_encoded_are_counted_and_lost(
     make_recorder: MakeRecorder, make_reader: MakeReader, dropped: MakeDropped
 ) -> None:
     recorder, reader = make_recorder(), make_reader()
+    recorder.record(dropped(3))
     recorder.record(FrameDropped("\ud800", "decode", 1))
     recorder.record(FrameDropped("w", "decode", 2**64))
     recorder.record(("no", "record"))  # type: ignore[arg-type]
     recorder.record(None)  # type: ignore[arg-type]
     recorder.record(dropped(4))
-    assert [frame.sequence for frame in reader.read()] == [0]
-    assert (reader.header().num_unencodable, reader.num_lost) == (4, 0)
+    assert [frame.sequence for frame in reader.read()] == [0, 5]
+    assert (reader.header().num_unencodable, reader.num_lost) == (4, 4)
 
 
-def test_records_too_large_for_the_ring_are_counted(
+def test_a_record_that_was_dropped_is_missed_in_its_place(
+    make_recorder: MakeRecorder, ring_path: Path, dropped: MakeDropped
+) -> None:
+    recorder = make_recorder()
+    tail = RingTail(ring_path.parent)
+    too_large, unencodable = dropped(1, 4096), FrameDropped("\ud800", "decode", 1)
+    for record in (dropped(2), too_large, unencodable, dropped(3), too_large):
+        recorder.record(record)
+    assert [fact for _, fact in tail.drain()] == [dropped(2), RecordsLost(2), dropped(3), RecordsLost(1)]
+    recorder.record(unencodable)
+    cursors = tail.cursors()
+    tail.close()
+    recorder.record(dropped(4))
+    tail = RingTail(ring_path.parent, cursors)
+    assert [fact for _, fact in tail.drain()] == [RecordsLost(1), dropped(4)]
+    tail.close()
+
+
+def test_records_too_large_for_the_ring_are_counted_and_lost(
     make_recorder: MakeRecorder, make_reader: MakeReader, dropped: MakeDropped
 ) -> None:
     recorder, reader = make_recorder(), make_reader()
     for length in range(180, 260):
         recorder.record(dropped(length, length))
     header, frames = reader.header(), reader.read()
-    assert header.num_oversized + header.sequence == 80
-    assert 0 < header.num_oversized < 80
+    assert (header.sequence, reader.num_lost + len(frames)) == (80, 80)
+    assert 0 < header.num_oversized < reader.num_lost
     assert max(len(frame.payload) for frame in frames) == 4096 // 16 - 16
     recorder.record(BlocksChanged(1, ["a"], [list(range(1_000_000))], [[]], [0]))
     assert reader.header().num_oversized == header.num_oversized + 1

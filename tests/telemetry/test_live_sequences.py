@@ -26,6 +26,14 @@ def test_live_sequences_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [sequence.request_id for sequence in live] == ["2", "3", "4"]
 
 
+def test_who_left_unseen_is_let_go_of() -> None:
+    live = LiveSequences()
+    for name in ("a", "b", "c"):
+        live.add(LiveSequence(name, 1))
+    live.keep_only({"b": None, "d": None})
+    assert [sequence.request_id for sequence in live] == ["b"]
+
+
 def test_slots_of_shared_blocks_are_filled_once() -> None:
     """Two sequences share a full block of 16 and have a second one each, with 3 and 5 tokens in it."""
     live = LiveSequences()

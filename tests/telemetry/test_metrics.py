@@ -2,6 +2,7 @@ import pytest
 from metric_facts import API, CORE, DESCRIBED, MS, TRACED, MetricFacts, begun_facts, generate_two_tokens, rounded
 
 from vllm_obs.telemetry.metric_store import MAX_SERIES
+from vllm_obs.telemetry.process_reader import ProcessNumbers
 from vllm_obs.telemetry.records import (
     FrameDropped,
     LoopSampled,
@@ -10,8 +11,10 @@ from vllm_obs.telemetry.records import (
     StepFailed,
     TelemetrySet,
 )
+from vllm_obs.telemetry.sequence_book import RELEASE_GRACE_NS
 from vllm_obs.telemetry.view import RecordsLost, Source, SourceGone
 
+CORE_LEVELS = ("vllm:num_requests", "vllm:kv_cache_usage_perc", "vllm_obs_kv_blocks", "vllm_obs_kv_tokens")
 ENGINE_LEVELS = (
     "vllm:num_requests",
     "vllm:kv_cache_usage_perc",
@@ -49,6 +52,40 @@ def test_twenty_cancelled_streams_leave_no_level() -> None:
         "vllm:engine_sleep_state{sleep_state=awake}": 1,
         "vllm_obs_kv_blocks{state=free}": 100,
     }
+
+
+def test_a_client_that_leaves_during_a_long_step_changes_no_level_before_its_end() -> None:
+    facts = begun_facts()
+    facts.submit("a", num_prompt_tokens=20, max_tokens=100)
+    facts.take("a")
+    step = facts.plan({"a": 20})
+    before = facts.samples(*CORE_LEVELS)
+    facts.end("a", "abort")
+    facts.later(RELEASE_GRACE_NS / MS + 1)
+    facts.state.tick(facts.now)
+    assert [ledger.request_id for ledger in facts.state.ended] == ["a"]
+    assert before["vllm:num_requests_running"] == facts.state.engines["0"].num_running == 1
+    assert facts.samples(*CORE_LEVELS) == before
+    facts.answer(step, "a")
+    facts.release("a", "abort")
+    assert facts.samples(*CORE_LEVELS, "vllm:iteration_tokens_total_sum", "vllm:prompt_tokens_total") == {
+        "vllm_obs_kv_blocks{state=free}": 100,
+        "vllm:iteration_tokens_total_sum": 20,
+        "vllm:prompt_tokens_total": 20,
+    }
+
+
+def test_a_sequence_whose_release_was_lost_has_no_level_once_the_core_has_counted() -> None:
+    facts = begun_facts()
+    for name in ("a", "b"):
+        facts.submit(name, num_prompt_tokens=20, max_tokens=100)
+        facts.take(name)
+    facts.run({"a": 20, "b": 20}, "a", "b")
+    facts.state.apply(CORE, RecordsLost(1))
+    facts.forget("a")
+    facts.run({"b": 1}, "b")
+    levels = facts.samples("vllm:num_requests_running", "vllm_obs_kv_tokens")
+    assert levels == {"vllm:num_requests_running": 1, "vllm_obs_kv_tokens": 21}
 
 
 def test_waiting_sequences_are_seen_before_any_step() -> None:
@@ -89,6 +126,23 @@ def test_an_engine_whose_death_nobody_recorded_has_no_levels() -> None:
     facts.submit("a")
     facts.take("a")
     assert "vllm:num_requests_waiting" not in facts.samples(*ENGINE_LEVELS)
+
+
+def test_an_engine_that_cannot_be_looked_at_keeps_its_levels() -> None:
+    facts = MetricFacts(root_pid=1)
+    numbers = ProcessNumbers(CORE.pid, 10, 1.0, 4096, 2048, 1, 3)
+    facts.processes.by_pid[CORE.pid] = numbers
+    facts.describe()
+    facts.submit("a")
+    facts.take("a")
+    waits = {"vllm:num_requests_waiting": 1}
+    for unreadable in (set(), {CORE.pid}, set()):
+        facts.processes.unreadable = unreadable
+        assert facts.samples("vllm:num_requests_waiting") == waits | {
+            "vllm:num_requests_waiting_by_reason{reason=capacity}": 1
+        }
+    del facts.processes.by_pid[CORE.pid]
+    assert facts.samples("vllm:num_requests_waiting") == {}
 
 
 def test_a_new_engine_process_begins_with_nothing() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from scripted_run import ScriptedRun
 
+from vllm_obs.telemetry.inspect_state import telemetry_view
 from vllm_obs.telemetry.observer_config import ObserverConfig
 from vllm_obs.telemetry.observer_process import CHECKPOINT_NAME, open_service
 from vllm_obs.telemetry.observer_service import SAVE_PAUSE, ObserverService
@@ -42,6 +43,16 @@ def test_a_scrape_is_followed_by_a_checkpoint(run: ScriptedRun, opened: Opened, 
     assert not (tmp_path / CHECKPOINT_NAME).exists()
     service.context.render_metrics("")
     assert (tmp_path / CHECKPOINT_NAME).exists()
+
+
+def test_a_checkpoint_that_cannot_be_saved_is_seen(run: ScriptedRun, opened: Opened, tmp_path: Path) -> None:
+    service = opened()
+    (tmp_path / CHECKPOINT_NAME).mkdir()
+    for _ in range(2):
+        service.context.render_metrics("")
+    body, _ = service.context.render_metrics("")
+    assert b"vllm_obs_checkpoint_failures_total 2.0\n" in body
+    assert telemetry_view(service.context)["num_failed_saves"] == 3
 
 
 def test_a_slow_checkpoint_is_made_less_often(run: ScriptedRun, opened: Opened, tmp_path: Path) -> None:

@@ -19,12 +19,13 @@ class Totals:
             over_budget_spans=lambda: {"": self.over_budget},
             left_out_links=lambda: {"": self.left_out},
             violations=lambda: self.violations,
+            failed_saves=lambda: {"": 3.0},
             cpu_seconds=lambda: {"": 1.5},
         )
 
 
 def shown(facts: MetricFacts) -> dict[str, float]:
-    names = ("exporter", "dropped", "over_budget", "left_out", "invariant", "telemetry_cpu")
+    names = ("exporter", "dropped", "over_budget", "left_out", "invariant", "checkpoint", "telemetry_cpu")
     return facts.samples(*(f"vllm_obs_{name}" for name in names), view=facts.view)
 
 
@@ -40,6 +41,7 @@ def test_totals_are_shown_as_they_are() -> None:
         "vllm_obs_over_budget_spans_total": 7,
         "vllm_obs_left_out_span_links_total": 9,
         "vllm_obs_invariant_violations_total{invariant=stages}": 2,
+        "vllm_obs_checkpoint_failures_total": 3,
         "vllm_obs_telemetry_cpu_seconds_total": 1.5,
     }
     assert shown(facts) == expected

@@ -73,6 +73,17 @@ def test_a_replaced_process_goes_on_with_its_roles_cpu_time() -> None:
     }
 
 
+def test_a_process_that_cannot_be_looked_at_keeps_its_numbers() -> None:
+    facts = told(ROOT, ENGINE)
+    before = facts.samples("vllm_obs_process")
+    facts.processes.unreadable = {ENGINE.pid}
+    assert facts.samples("vllm_obs_process") == before
+    facts.processes.unreadable = set()
+    facts.processes.by_pid[ENGINE.pid] = ENGINE._replace(cpu_seconds=41.0)
+    cpu_seconds = "vllm_obs_process_cpu_seconds_total{rank=DP0,role=EngineCore}"
+    assert facts.samples("vllm_obs_process") == before | {cpu_seconds: 41.0}
+
+
 def test_a_pid_that_came_back_is_another_process() -> None:
     facts = told(ROOT, ENGINE)
     facts.text()
@@ -141,3 +152,25 @@ def test_no_proc_is_no_numbers(tmp_path: Path) -> None:
     assert reader.read(1) is None
     assert reader.max_fds(1) == 0
     assert reader.started_at(ROOT) == 0
+
+
+def test_only_a_process_that_is_not_there_is_gone(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert ProcessReader().is_gone(child.pid)
+    child.wait()
+    assert ProcessReader().is_gone(child.pid)
+    assert not ProcessReader().is_gone(os.getpid())
+    unreadable = tmp_path / "7" / "stat"
+    unreadable.parent.mkdir()
+    unreadable.symlink_to(unreadable)
+    reader = ProcessReader(tmp_path)
+    assert (reader.read(7), reader.is_gone(7), reader.is_gone(8)) == (None, False, True)
+
+
+def test_a_process_whose_files_may_not_be_listed_is_read_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "stat").write_text(Path("/proc/self/stat").read_text())
+    numbers = ProcessReader(tmp_path).read(7)
+    assert numbers is not None
+    assert (numbers.num_fds, numbers.num_threads >= 1) == (0, True)

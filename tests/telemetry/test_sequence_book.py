@@ -10,6 +10,7 @@ from vllm_obs.telemetry.records import HttpRequestEnded, Record, RequestEnded, R
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.sequence_book import (
     HTTP_GRACE_NS,
+    MAX_API_SERVERS,
     MAX_HELD_TOKENS,
     RELEASE_GRACE_NS,
     UNTAKEN_GRACE_NS,
@@ -268,3 +269,16 @@ def test_live_sequences_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for fact in late.of(ENGINE):
         state.apply(*fact)
     assert list(state.book.orphans) == ["o-2", "o-3", "o-4"]
+
+
+def test_api_servers_are_bounded() -> None:
+    state = RunState()
+    for generation in range(MAX_API_SERVERS + 1):
+        stream = FactStream(api=API_SERVER._replace(generation=generation))
+        state.apply(*stream.submit(f"r-{generation}", is_taken=False)[0])
+    first, last = state.sequences["r-0"], state.sequences[f"r-{MAX_API_SERVERS}"]
+    assert state.book.api_of(first) is None
+    assert state.book.api_of(last) == API_SERVER._replace(generation=MAX_API_SERVERS)
+    assert len(state.state().loose_ends.apis) == MAX_API_SERVERS
+    state.apply(API_SERVER._replace(generation=MAX_API_SERVERS), SourceGone())
+    assert len(state.state().loose_ends.apis) == MAX_API_SERVERS - 1

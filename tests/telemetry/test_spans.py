@@ -1,6 +1,7 @@
 """The spans of a run as the Observer derives it from its facts: nothing dangles, nothing is negative."""
 
 import random
+from pathlib import Path
 
 import pytest
 from fact_stream import FactStream
@@ -10,6 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 from otlp_receiver import plain_attributes
 from span_facts import SpanList
 
+from vllm_obs.telemetry.checkpoint import Checkpoint
 from vllm_obs.telemetry.otlp_encoding import encode_span
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.span import Span, SpanKind
@@ -144,3 +146,33 @@ def test_tracing_goes_on_where_an_observer_resumes(reason: str) -> None:
         state.apply(source, record)
     [server] = late.spans
     assert server.span_id == span_id(RUN, "http", "http-r-0")
+
+
+@pytest.mark.parametrize("num_told", range(6))
+def test_a_request_has_the_same_spans_wherever_an_observer_resumes(num_told: int, tmp_path: Path) -> None:
+    stream = FactStream()
+    stream.describe()
+    for index in range(2):
+        stream.submit(f"r-{index}", http_id="r", trace_parent=PARENT, sequence_index=index, num_sequences=2)
+    rows = ["r-0", "r-1"]
+    told = [stream.step(rows), stream.step(rows), stream.end("r-0"), stream.end("r-1"), stream.end_http("r")]
+    told += [stream.release("r-0"), stream.release("r-1")]
+    num_before = len(stream.facts) - sum(map(len, told[num_told:]))
+    first, second, late = RunState(), RunState(), SpanList()
+    for fact in stream.facts[:num_before]:
+        first.apply(*fact)
+    second.add_view(SpansView(RUN, late, spans_per_second=1e9))
+    Checkpoint(tmp_path / "checkpoint", {"run": first}).save([], 1)
+    Checkpoint(tmp_path / "checkpoint", {"run": second}).load()
+    for fact in stream.facts[num_before:]:
+        second.apply(*fact)
+    assert outlines(late) == outlines(spans_of(stream)) != []
+
+
+def outlines(sink: SpanList) -> list[tuple[str, int, int]]:
+    """The request's spans without their links, which lead to the steps that one Observer saw."""
+    return sorted(
+        (span.name, span.begun_at, span.ended_at)
+        for span in sink.spans
+        if span.name in {"chat test-model", "sequence 0", "sequence 1", *STAGES}
+    )
