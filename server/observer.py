@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from vllm_obs.engine.child import Child, spawn
 from vllm_obs.engine.child_pipe import READY
 from vllm_obs.engine.errors import StartupError, VllmObsError
+from vllm_obs.server import observer_pulse
 from vllm_obs.telemetry.recorder import Recorder
 from vllm_obs.telemetry.records import ProcessExited
 
@@ -18,10 +20,13 @@ logger = logging.getLogger(__name__)
 
 OBSERVER_MODULE = "vllm_obs.telemetry.observer_main"
 TITLE = "Observer"
+ALIVE = "ALIVE"
+"""The message by which it shows each second that it gets on."""
 TELEMETRY = "TELEMETRY"
 """The message by which it passes on an order: detail_level and sample_rate."""
 NICENESS = 10
-"""Below serving: on a busy machine telemetry comes a little later, tokens do not."""
+"""Below serving: on a busy machine telemetry comes a little later, tokens do not. One that is started again is
+as dear as serving until it is ready: below it, a second of imports takes ten."""
 LEAST_PRIORITY = 19
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 30.0
@@ -77,10 +82,14 @@ class ObserverChild:
         self._module = module
         self._spawn = start
         self._child: Child | None = None
+        self._pulse = observer_pulse.pulse_of(str(configuration.get("run_dir", "")))
+        self._hang_cause = ""
+        self._told = ""
         self._started_at = 0.0
         self._wait_seconds = FIRST_WAIT_SECONDS
         self._is_stopping = False
         self._restart: asyncio.TimerHandle | None = None
+        self._next_look: asyncio.TimerHandle | None = None
 
     @property
     def pid(self) -> int | None:
@@ -94,6 +103,7 @@ class ObserverChild:
         places = {"api_address": api_address, "inspect_port": inspect_port}
         self._configuration = {**self._configuration, **places}
         self._start()
+        self._look()
 
     def _start(self) -> None:
         self.num_starts += 1
@@ -104,10 +114,13 @@ class ObserverChild:
             logger.warning("the Observer did not start: %s", error)
             self._start_again()
             return
-        with contextlib.suppress(OSError):
-            own = os.getpriority(os.PRIO_PROCESS, 0)
-            os.setpriority(os.PRIO_PROCESS, child.pid, min(own + NICENESS, LEAST_PRIORITY))
+        self._hang_cause = ""
+        self._pulse.begin(child.pid)
+        if self.num_starts == 1:
+            _step_back(child)
         child.on_message(TELEMETRY, lambda payload: self._call_soon(self._ordered, payload))
+        child.on_message(READY, lambda payload: self._call_soon(self._became_ready, child, payload))
+        child.on_message(ALIVE, lambda payload: self._call_soon(self._gave_sign, child))
         child.on_exit(lambda cause: self._call_soon(self._ended, child, cause))
 
     def _call_soon(self, act: Callable[..., None], *arguments: Any) -> None:
@@ -125,7 +138,39 @@ class ObserverChild:
         else:
             self._configuration = {**self._configuration, **order._asdict()}
 
+    def _became_ready(self, child: Child, ready: Any) -> None:
+        """Its inspector stays where it is now over every restart; who knew another address is told."""
+        if child is not self._child:
+            return
+        self._pulse.sign()
+        _step_back(child)
+        wanted, port = self._configuration["inspect_port"], ready["inspect_port"]
+        if wanted not in (0, port):
+            logger.warning("port %d is taken; the inspector has port %d", wanted, port)
+        self._configuration = {**self._configuration, "inspect_port": port}
+        before, self._told = self._told, _url_of(ready)
+        if before not in ("", self._told):
+            print(f"Inspector: {self._told}", flush=True)
+
+    def _gave_sign(self, child: Child) -> None:
+        if child is self._child:
+            self._pulse.sign()
+
+    def _look(self) -> None:
+        """Once a second: kill an Observer that hangs; its end starts another."""
+        if self._is_stopping:
+            return
+        self._next_look = self._loop.call_later(observer_pulse.LOOK_SECONDS, self._look)
+        child = self._child
+        if child is None or self._hang_cause or not self._pulse.look():
+            return
+        self._hang_cause = f"{TITLE} gave no sign of life for {self._pulse.quiet_seconds:g} s and was killed"
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(child.exit_fd, signal.SIGKILL)
+
     def _ended(self, child: Child, cause: str) -> None:
+        cause = self._hang_cause or cause
+        self._pulse.sign(is_ready=False)
         self._recorder.record(ProcessExited(TITLE, child.pid, child.exit_code or 0, time.monotonic_ns()))
         if self._is_stopping:
             return
@@ -148,7 +193,7 @@ class ObserverChild:
         while not self._is_stopping:
             ready = self._ready()
             if ready is not None:
-                return f"http://{_host_in_url(ready['inspect_host'])}:{ready['inspect_port']}"
+                return _url_of(ready)
             await asyncio.sleep(POLL_SECONDS)
         return None
 
@@ -164,8 +209,9 @@ class ObserverChild:
         One that has not come to life yet, and every one `at_once`, is killed.
         """
         self._is_stopping = True
-        if self._restart is not None:
-            self._restart.cancel()
+        for timer in (self._restart, self._next_look):
+            if timer is not None:
+                timer.cancel()
         child = self._child
         if child is None:
             return
@@ -177,5 +223,13 @@ class ObserverChild:
         self._child = None
 
 
-def _host_in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def _step_back(child: Child) -> None:
+    """Let serving go first."""
+    with contextlib.suppress(OSError):
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, child.pid, min(own + NICENESS, LEAST_PRIORITY))
+
+
+def _url_of(ready: Any) -> str:
+    host = ready["inspect_host"]
+    return f"http://[{host}]:{ready['inspect_port']}" if ":" in host else f"http://{host}:{ready['inspect_port']}"

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import h11
 
+from vllm_obs.server.observer_pulse import pulse_of
+
 SOCKET_NAME = "observer.sock"
 DEADLINE_SECONDS = 5.0
 MAX_BODY_BYTES = 64 << 20
@@ -30,12 +32,16 @@ class ObserverClient:
 
     def __init__(self, run_dir: str) -> None:
         self._path = Path(run_dir) / SOCKET_NAME if run_dir else None
+        self._pulse = pulse_of(run_dir)
         self._num_open = 0
 
     async def get(self, target: str, accept: bytes) -> Answer:
         """The answer to `GET target` with that Accept header; ObserverUnavailableError when there is none."""
         if self._path is None:
             raise ObserverUnavailableError("telemetry is switched off")
+        if self._pulse.is_quiet:
+            seconds = self._pulse.quiet_seconds
+            raise ObserverUnavailableError(f"the Observer has given no sign of life for {seconds:g} s")
         if self._num_open >= MAX_QUESTIONS:
             raise ObserverUnavailableError(f"{MAX_QUESTIONS} questions wait for the Observer already")
         self._num_open += 1

@@ -161,6 +161,14 @@ class BlockMap:
         self._catching = _Catching(set(range(self.num_blocks)))
         self._undo.begin(self.step + 1)
 
+    def gone(self) -> None:
+        """The engine is dead and nobody holds anything; how it was is kept as what its last step left."""
+        self.step += 1
+        for request_id in list(self._tables):
+            self._drop_table(self.step, request_id)
+        for block_id in range(self.num_blocks):
+            self._set(self.step, block_id, 0, NO_HASH)
+
     def keep_only(self, request_ids: set[str]) -> None:
         """These sequences are all that live: whoever else has a table was released unheard."""
         for request_id in [request_id for request_id in self._tables if request_id not in request_ids]:

@@ -16,6 +16,7 @@ SMALLEST = 1e-9
 
 _GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 _BINS_PER_E = 1 / math.log(_GAMMA)
+_RANK_SLACK = 1e-6
 
 
 def bin_of(value: float) -> int | None:
@@ -57,14 +58,21 @@ class DDSketch:
             self._merge_lowest()
 
     def quantile(self, fraction: float) -> float:
-        """A value within one per cent of the one with this share of all values below it; 0 when there is none."""
-        rank = fraction * (self.num_observed - 1)
-        num_below = self.num_zeros
-        if num_below > rank or not self.bins:
+        """The value of the nearest rank, ceil(fraction x count), to within one per cent; the greatest is exact.
+
+        0 when there is none. Of few values a high quantile is therefore the greatest, never a lower one.
+        """
+        num_observed = self.num_observed
+        # 0.07 x 100 is a little more than 7 in binary, and still asks for the seventh.
+        rank = max(1, math.ceil(fraction * num_observed - _RANK_SLACK))
+        if rank >= num_observed:
+            return self.greatest
+        num_up_to = self.num_zeros
+        if num_up_to >= rank:
             return 0.0
         for index in sorted(self.bins):
-            num_below += self.bins[index]
-            if num_below > rank:
+            num_up_to += self.bins[index]
+            if num_up_to >= rank:
                 break
         return min(2 * _GAMMA**index / (_GAMMA + 1), self.greatest)
 

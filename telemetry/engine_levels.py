@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+from vllm_obs.telemetry.block_view import BlockLevels
 from vllm_obs.telemetry.catalogue_vllm import SLEEP_STATES, WAITING_REASONS
 from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.live_sequences import LiveSequences
 from vllm_obs.telemetry.metric_store import EngineSeries
 from vllm_obs.telemetry.records import EngineDescribed, StepPlanned
-
-BlockLevels = tuple[int, int, int]
-"""Blocks that are active, cached and free."""
 
 EngineFinder = Callable[[str], EngineState | None]
 """The live engine with this label, the one that the inspector shows."""
@@ -24,7 +22,7 @@ _DEFERRED = frozenset({"grammar", "lora_slots", "remote_kv"})
 
 
 class EngineLevels:
-    """What is true of one engine, and what its last plan said; `sleep_state` is `GONE` when it died."""
+    """What is true of one engine, and why its last plan left somebody out; `sleep_state` is `GONE` when it died."""
 
     def __init__(self, label: str, find_engine: EngineFinder) -> None:
         self.sleep_state = GONE
@@ -32,7 +30,6 @@ class EngineLevels:
         self._find_engine = find_engine
         self._num_blocks = 0
         self._block_size = 0
-        self._planned: BlockLevels = (0, 0, 0)
         self._head_reason = ""
 
     @property
@@ -46,13 +43,11 @@ class EngineLevels:
         return self._find_engine(self._label) if self.is_there else None
 
     def described(self, record: EngineDescribed) -> None:
-        """The cache is empty."""
+        """How large its cache is."""
         self._num_blocks, self._block_size = record.num_blocks, record.block_size
-        self._planned = (0, 0, record.num_blocks)
 
     def planned(self, record: StepPlanned) -> None:
-        """Levels after a plan."""
-        self._planned = (record.num_active_blocks, record.num_cached_blocks, record.num_free_blocks)
+        """It has a reason, if anybody waits."""
         self._head_reason = record.head_reason
 
     def show(self, series: EngineSeries, live: LiveSequences) -> None:
@@ -62,20 +57,18 @@ class EngineLevels:
         engine = self.engine
         if engine is None:
             self._show_sequences(series, 0, 0)
-            self._show_blocks(series, NOTHING, (0, 0, 0))
+            self._show_blocks(series, NOTHING, BlockLevels(0, 0, 0))
         else:
             self._show_sequences(series, engine.num_running, engine.num_waiting)
-            self._show_blocks(series, live, self._blocks(engine))
+            self._show_blocks(series, live, engine.block_levels)
 
     def state(self) -> Any:
         """In plain values."""
-        return [self.sleep_state, self._num_blocks, self._block_size, list(self._planned), self._head_reason]
+        return [self.sleep_state, self._num_blocks, self._block_size, self._head_reason]
 
     def restore(self, state: Any) -> None:
         """Go on from a `state`. TypeError or ValueError if it is none."""
-        self.sleep_state, self._num_blocks, self._block_size, planned, self._head_reason = state
-        active, cached, free = planned
-        self._planned = (active, cached, free)
+        self.sleep_state, self._num_blocks, self._block_size, self._head_reason = state
 
     def _show_sequences(self, series: EngineSeries, num_running: int, num_waiting: int) -> None:
         series.value("vllm:num_requests_running").set(num_running)
@@ -83,13 +76,6 @@ class EngineLevels:
         reason = WAITING_REASONS[self._head_reason in _DEFERRED]
         for each in WAITING_REASONS:
             series.value("vllm:num_requests_waiting_by_reason", each).set(num_waiting if each == reason else 0)
-
-    def _blocks(self, engine: EngineState) -> BlockLevels:
-        """As the block map has them, or as the last plan saw them; where nothing runs nothing is held."""
-        if engine.blocks.is_exact:
-            return engine.blocks.levels
-        active, cached, free = self._planned
-        return (active, cached, free) if engine.num_running else (0, active + cached, free)
 
     def _show_blocks(self, series: EngineSeries, live: LiveSequences, levels: BlockLevels) -> None:
         for state, num_blocks in zip(("active", "cached", "free"), levels, strict=True):

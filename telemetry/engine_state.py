@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from vllm_obs.telemetry.block_map import BlockMap
+from vllm_obs.telemetry.block_map import BlockLevels, BlockMap
 from vllm_obs.telemetry.invariants import Invariants
 from vllm_obs.telemetry.ledger_builder import LedgerBuilder
 from vllm_obs.telemetry.records import (
@@ -45,7 +45,7 @@ class EngineState:
         self.state_since = 0
         self.steps = StepHistory()
         self.blocks = BlockMap()
-        self.builder = LedgerBuilder(self.label, book, laws)
+        self.builder = LedgerBuilder(self.label, self.steps, book, laws)
         self.last_planned: StepPlanned | None = None
         self.last_answered: StepAnswered | None = None
         self.is_gone = False
@@ -79,6 +79,22 @@ class EngineState:
     def num_waiting(self) -> int:
         """Sequences that wait now, preempted ones included."""
         return self.builder.roster.num_waiting
+
+    @property
+    def block_levels(self) -> BlockLevels:
+        """Its blocks by state: as the map has them, or as the last plan saw them while the map lacks records.
+
+        Where nothing runs nothing is held; an engine that is gone has none at all.
+        """
+        if self.is_gone:
+            return BlockLevels(0, 0, 0)
+        if self.blocks.is_exact or self.last_planned is None:
+            return self.blocks.levels
+        planned = self.last_planned
+        num_active, num_cached = planned.num_active_blocks, planned.num_cached_blocks
+        if not self.num_running:
+            num_active, num_cached = 0, num_active + num_cached
+        return BlockLevels(num_active, num_cached, planned.num_free_blocks)
 
     def apply(self, record: Record) -> None:
         """A record of the core."""
@@ -114,11 +130,12 @@ class EngineState:
         for facts in list(self.open_steps.values()):
             self._close(facts)
         self.builder.gone()
+        self.blocks.gone()
 
     def tick(self, now: int) -> None:
         """Close what waited too long for a rank."""
         for facts in list(self.open_steps.values()):
-            if facts.is_over and now > _over_at(facts) + WORKER_GRACE_NS:
+            if facts.is_over and now > facts.over_at + WORKER_GRACE_NS:
                 self._close(facts)
 
     def _describe(self, record: EngineDescribed) -> None:
@@ -252,9 +269,3 @@ class EngineState:
         if not facts.is_closed:
             facts.is_closed = True
             self._view.step_closed(facts)
-
-
-def _over_at(facts: StepFacts) -> int:
-    if facts.answered is not None:
-        return facts.answered.updated_at
-    return facts.failed.failed_at if facts.failed is not None else facts.planned.schedule_ended_at

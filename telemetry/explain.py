@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from vllm_obs.telemetry.explain_step import inbox_words, step_sentence
+from vllm_obs.telemetry.explain_words import count, duration, times
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.stages import WAIT_STAGES, Interval
+from vllm_obs.telemetry.step_history import StepHistory
 
 MAX_PARTS = 3
 MIN_SHARE = 0.10
@@ -60,13 +63,19 @@ class Part(NamedTuple):
     length_ns: int
 
 
-def explain(ledger: SequenceLedger, intervals: Sequence[Interval], ahead: Ahead | None = None) -> list[str]:
+def explain(
+    ledger: SequenceLedger,
+    intervals: Sequence[Interval],
+    ahead: Ahead | None = None,
+    steps: StepHistory | None = None,
+) -> list[str]:
     """Sentences on one sequence. `intervals` are its ledger's, up to now where it still lives.
 
-    `ahead` is None where those before it are no longer known.
+    `ahead` is None where those before it are no longer known, `steps` where its engine's are not.
     """
     told = [
-        _time_sentence(ledger, intervals, ahead),
+        _time_sentence(ledger, time_parts(ledger, intervals, ahead, steps)),
+        step_sentence(ledger, intervals, steps) if steps is not None else "",
         _preemption_sentence(ledger, intervals),
         _cache_sentence(ledger),
         _company_sentence(ledger),
@@ -76,18 +85,24 @@ def explain(ledger: SequenceLedger, intervals: Sequence[Interval], ahead: Ahead 
     return [sentence for sentence in told if sentence]
 
 
-def time_parts(ledger: SequenceLedger, intervals: Sequence[Interval], ahead: Ahead | None) -> list[Part]:
+def time_parts(
+    ledger: SequenceLedger,
+    intervals: Sequence[Interval],
+    ahead: Ahead | None,
+    steps: StepHistory | None = None,
+) -> list[Part]:
     """All of a sequence's time, the largest part first; its waits are told by their reasons, over all stages."""
     lengths: dict[str, int] = {}
+    in_inbox = inbox_words(intervals, steps)
     for interval in intervals:
-        words = _words(interval, ledger, ahead)
+        is_inbox = interval.stage == "submit" and interval.reason
+        words = in_inbox if is_inbox else _words(interval, ledger, ahead)
         lengths[words] = lengths.get(words, 0) + interval.num_ns
     parts = [Part(words, length_ns) for words, length_ns in lengths.items() if length_ns > 0]
     return sorted(parts, key=lambda part: -part.length_ns)
 
 
-def _time_sentence(ledger: SequenceLedger, intervals: Sequence[Interval], ahead: Ahead | None) -> str:
-    parts = time_parts(ledger, intervals, ahead)
+def _time_sentence(ledger: SequenceLedger, parts: list[Part]) -> str:
     if not parts:
         return "No time has passed in it yet."
     total_ns = sum(part.length_ns for part in parts)
@@ -102,9 +117,9 @@ def _preemption_sentence(ledger: SequenceLedger, intervals: Sequence[Interval]) 
     if not ledger.num_preemptions:
         return ""
     lost_ns = sum(interval.num_ns for interval in intervals if interval.stage in ("preempted", "recompute"))
-    tokens = _count(ledger.num_recomputed_tokens, "token")
+    tokens = count(ledger.num_recomputed_tokens, "token")
     return (
-        f"It was preempted {_times(ledger.num_preemptions)} and had {tokens} computed again, "
+        f"It was preempted {times(ledger.num_preemptions)} and had {tokens} computed again, "
         f"which cost {duration(lost_ns)}."
     )
 
@@ -114,14 +129,14 @@ def _cache_sentence(ledger: SequenceLedger) -> str:
     if not ledger.num_steps:
         return ""
     if not num_cached:
-        return f"None of its {_count(num_prompt, 'prompt token')} came from the prefix cache."
-    return f"{num_cached} of its {_count(num_prompt, 'prompt token')} came from the prefix cache."
+        return f"None of its {count(num_prompt, 'prompt token')} came from the prefix cache."
+    return f"{num_cached} of its {count(num_prompt, 'prompt token')} came from the prefix cache."
 
 
 def _company_sentence(ledger: SequenceLedger) -> str:
     if not ledger.num_steps:
         return ""
-    steps = f"{_count(ledger.num_steps, 'step')} ({ledger.first_step} to {ledger.last_step})"
+    steps = f"{count(ledger.num_steps, 'step')} ({ledger.first_step} to {ledger.last_step})"
     if ledger.peak_company <= 1:
         return f"It ran alone, in {steps}."
     return (
@@ -130,11 +145,14 @@ def _company_sentence(ledger: SequenceLedger) -> str:
 
 
 def _ending_sentence(ledger: SequenceLedger) -> str:
+    if ledger.is_abandoned:
+        tokens = count(ledger.num_output_tokens, "output token")
+        return f"Its API server died before it had ended, after {tokens}; what is told is until the last step."
     if ledger.ended is None:
         return ""
     ended = ledger.ended
     ending = _ENDINGS.get(ended.finish_reason, f"It ended ({ended.finish_reason})")
-    after = f" after {_count(ended.num_output_tokens, 'output token')}"
+    after = f" after {count(ended.num_output_tokens, 'output token')}"
     return f"{ending}{after}: {ended.error}." if ended.error else f"{ending}{after}."
 
 
@@ -152,34 +170,17 @@ def _wait_words(reason: str, ahead: Ahead | None) -> str:
         and ahead.total
         and reason in ("kv_blocks", "max_num_seqs", "token_budget", "head_of_line")
     ):
-        return f"{words} behind {_count(ahead.total, 'request')}"
+        return f"{words} behind {count(ahead.total, 'request')}"
     return words
 
 
 def _stage_words(stage: str, ledger: SequenceLedger) -> str:
     if stage == "prefill":
-        return f"computing {_count(ledger.num_prefill_computed_tokens, 'prompt token')}"
+        return f"computing {count(ledger.num_prefill_computed_tokens, 'prompt token')}"
     if stage == "decode":
-        return f"decoding {_count(ledger.num_output_tokens, 'output token')}"
+        return f"decoding {count(ledger.num_output_tokens, 'output token')}"
     return _STAGES.get(stage, stage)
-
-
-def duration(length_ns: int) -> str:
-    """A length of time for people, with three digits: 2.31 s, 940 ms, 12.5 ms, 87 µs."""
-    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)):
-        if length_ns >= size:
-            value = length_ns / size
-            return f"{value:.{max(0, 2 - (value >= 10) - (value >= 100))}f} {unit}"
-    return f"{length_ns} ns"
 
 
 def _share(part: Part, total_ns: int) -> str:
     return f"{100 * part.length_ns / total_ns:.0f} %"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _times(number: int) -> str:
-    return {1: "once", 2: "twice"}.get(number, f"{number} times")

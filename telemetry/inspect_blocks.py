@@ -3,6 +3,7 @@
 from typing import Any
 
 from vllm_obs.telemetry.block_map import BlockMap, BlockView
+from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.inspect_context import InspectError
 from vllm_obs.telemetry.inspect_steps import engine_of
 from vllm_obs.telemetry.ledger import SequenceLedger
@@ -15,7 +16,8 @@ MAX_OWNERS_SHOWN = 8
 
 def block_list(state: RunState, engine: str, step: int | None) -> dict[str, Any]:
     """All blocks of an engine in columns; `owners` are indices into `requests`. InspectError (404) if unknown."""
-    blocks = engine_of(state, engine).blocks
+    found = engine_of(state, engine)
+    blocks = found.blocks
     view = _view(blocks, step)
     holders = view.owners()
     numbers = {request_id: number for number, request_id in enumerate(view.tables)}
@@ -27,7 +29,7 @@ def block_list(state: RunState, engine: str, step: int | None) -> dict[str, Any]
         "first_step": blocks.first_step,
         "is_exact": blocks.is_exact,
         "num_blocks": num_blocks,
-        "levels": {f"num_{word}": states.count(word) for word in STATES},
+        "levels": _levels(found, states, step),
         "states": states,
         "num_refs": view.num_refs,
         "hashes": [block_hash.hex() for block_hash in view.hashes],
@@ -67,6 +69,13 @@ def _table_of(state: RunState, ledger: SequenceLedger, step: int | None) -> dict
         hashes = [block_hash.hex() for block_hash in hit.hashes]
         row["hit"] = {"step": hit.step, "block_ids": hit.block_ids, "hashes": hashes}
     return row | {"block_ids": block_ids, "is_exact": blocks.is_exact}
+
+
+def _levels(engine: EngineState, states: list[str], step: int | None) -> dict[str, int]:
+    """Now they are the ones that all of the inspector and the metrics show."""
+    if step is None:
+        return engine.block_levels._asdict()
+    return {f"num_{word}": states.count(word) for word in STATES}
 
 
 def _view(blocks: BlockMap, step: int | None) -> BlockView:

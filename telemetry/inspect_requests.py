@@ -107,7 +107,7 @@ def one_sequence(state: RunState, ledger: SequenceLedger, now: int) -> dict[str,
     intervals = state.intervals(ledger, now)
     ahead = ahead_of(state, ledger)
     return request_row(state, ledger, now) | {
-        "explanation": explain(ledger, intervals, ahead),
+        "explanation": explain(ledger, intervals, ahead, state.steps_of(ledger)),
         "ahead": ahead._asdict(),
         "stage_ns": ns_by_stage(intervals),
         "waits": ns_by_reason(intervals),

@@ -3,46 +3,42 @@
 import time
 from collections import Counter
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-from vllm_obs.telemetry.block_map import BlockLevels
 from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.inspect_context import InspectContext
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.rate_windows import end_of_second
 from vllm_obs.telemetry.records import ProcessStarted
-from vllm_obs.telemetry.run_snapshot import AWAKE
+from vllm_obs.telemetry.run_health import deaths_of, health_of
 from vllm_obs.telemetry.run_state import RunState
 
 MAX_WAITING_SHOWN = 20
 MAX_WAITING_COUNTED = 2000
-STALL_SECONDS = 10.0
-"""An engine with work that has ended no step for so long is said to stand still."""
+DEAD = "dead"
+"""The state of an engine whose process is gone; the others are its own words."""
 NS = 1e9
-
-
-class Health(NamedTuple):
-    """A word from a closed set, and a sentence."""
-
-    word: str
-    says: str
 
 
 def run_view(context: InspectContext) -> dict[str, Any]:
     """All of `/inspect/state`."""
     observer = context.observer
     state, now = observer.state, observer.now()
-    health = health_of(observer, now)
+    health = health_of(observer, now, context.config.run_dir if observer.is_live else None)
+    # Of a time that stands still the second that was not over would never be counted.
+    rates_at = now if observer.is_live else end_of_second(now)
     starts = [record.started_at for _, record in observer.facts if isinstance(record, ProcessStarted)]
     return {
         "run": observer.run,
         "clock": {"monotonic_at": now, "wall_at": observer.wall_offset + now},
         "uptime_seconds": max(0, now - min(starts, default=now)) / NS,
         "health": health._asdict(),
+        "deaths": [death._asdict() for death in deaths_of(observer, now)],
         "models": models_of(context),
-        "engines": [engine_view(observer, label, now) for label in sorted(state.engines)],
+        "engines": [engine_view(observer, engine, now, rates_at) for engine in engines_of(state)],
         "requests": _request_counts(state),
-        "throughput": observer.rates.rates(now),
+        "throughput": observer.rates.rates(rates_at),
         "waiting": waiting_view(state, now),
         "api_servers": [loop._asdict() for _, loop in sorted(state.loops.items())],
         "telemetry": telemetry_view(context),
@@ -50,71 +46,47 @@ def run_view(context: InspectContext) -> dict[str, Any]:
 
 
 def models_of(context: InspectContext) -> list[str]:
-    """The names the model is served under."""
-    for engine in context.observer.state.engines.values():
+    """The names the model is, or was last, served under."""
+    state = context.observer.state
+    for engine in [*state.engines.values(), *reversed(state.past_engines)]:
         if engine.described is not None:
             return list(engine.described.model_names)
     return list(context.config.served_model_names)
 
 
-def health_of(observer: Observer, now: int) -> Health:
-    """How the run is, judged by its engines."""
-    state = observer.state
-    if not observer.is_live:
-        return Health("recording", f"A recording of run {observer.run}; time stands still.")
-    if not state.engines:
-        if state.past_engines:
-            return Health("engine_dead", "The engine has ended and no other has started.")
-        return Health("starting", "No engine has started yet.")
-    stalls = [stall for label in sorted(state.engines) if (stall := _stall(state, label, now))]
-    if stalls:
-        return Health("stalled", " ".join(stalls))
-    paused = [label for label in sorted(state.engines) if state.engines[label].state != AWAKE]
-    if paused:
-        work = ", ".join(f"engine {label} with {_work(state.engines[label])}" for label in paused)
-        return Health("paused", f"Paused by order: {work}.")
-    num_running = sum(engine.num_running for engine in state.engines.values())
-    num_waiting = sum(engine.num_waiting for engine in state.engines.values())
-    if any(engine.described is None for engine in state.engines.values()):
-        return Health("starting", "The engine is loading.")
-    if not num_running and not num_waiting:
-        return Health("idle", "Ready; nothing is under way.")
-    return Health("ok", f"{num_running} running, {num_waiting} waiting.")
+def engines_of(state: RunState) -> list[EngineState]:
+    """The engines by label: those that live, and the last of those that left their label empty."""
+    engines = {engine.label: engine for engine in state.past_engines} | state.engines
+    return [engines[label] for label in sorted(engines)]
 
 
-def engine_view(observer: Observer, label: str, now: int) -> dict[str, Any]:
-    """One engine: its queues, blocks and loop."""
-    engine = observer.state.engines[label]
+def engine_view(observer: Observer, engine: EngineState, now: int, rates_at: int) -> dict[str, Any]:
+    """One engine: its queues, blocks and loop, the loop's shares up to `rates_at`; of a dead one as it was."""
     planned, answered = engine.last_planned, engine.last_answered
     last_at = answered.updated_at if answered else None
     return {
-        "engine": label,
-        "state": engine.state,
+        "engine": engine.label,
+        "state": DEAD if engine.is_gone else engine.state,
         "num_running": engine.num_running,
         "num_waiting": engine.num_waiting,
         "last_step": engine.steps.last.step if engine.steps.last else 0,
         "last_step_age_seconds": max(0, now - last_at) / NS if last_at else None,
         "head_reason": planned.head_reason if planned else "",
         "blocks": _blocks_of(engine),
-        "loop": observer.rates.loop_shares(now, label),
+        "loop": observer.rates.loop_shares(rates_at, engine.label),
     }
 
 
 def _blocks_of(engine: EngineState) -> dict[str, Any]:
     """Blocks as they are now; as the last plan saw them where the map has lost records (`is_exact` says which)."""
-    described, planned, is_exact = engine.described, engine.last_planned, engine.blocks.is_exact
+    described, levels = engine.described, engine.block_levels
     num_blocks = described.num_blocks if described else 0
-    levels = BlockLevels(0, 0, num_blocks)
-    if is_exact:
-        levels = engine.blocks.levels
-    elif planned is not None:
-        levels = BlockLevels(planned.num_active_blocks, planned.num_cached_blocks, planned.num_free_blocks)
     return {
         "num_blocks": num_blocks,
         **levels._asdict(),
         "usage": levels.num_active / num_blocks if num_blocks else 0.0,
         "block_size": described.block_size if described else 0,
-        "is_exact": is_exact,
+        "is_exact": engine.blocks.is_exact,
     }
 
 
@@ -187,22 +159,3 @@ def _waiting_row(ledger: SequenceLedger, engine: str, place: int, now: int) -> d
         "seconds": max(0, now - ledger.taken_at) / NS,
         "num_prompt_tokens": ledger.submitted.num_prompt_tokens,
     }
-
-
-def _stall(state: RunState, label: str, now: int) -> str:
-    """What to say of an engine that has work and does not move; empty for one that does, may not, or has none."""
-    engine = state.engines[label]
-    if engine.state != AWAKE or not (engine.num_running or engine.num_waiting):
-        return ""
-    moments = [engine.state_since] if engine.state_since else []
-    moments += [engine.last_planned.schedule_ended_at] if engine.last_planned else []
-    moments += [engine.last_answered.updated_at] if engine.last_answered else []
-    moments += [ledger.taken_at for ledger in islice(engine.builder.roster.line.ledgers(), 1)]
-    seconds = (now - max(moments)) / NS if moments else 0.0
-    if seconds < STALL_SECONDS:
-        return ""
-    return f"Engine {label} has {_work(engine)} and has ended no step for {seconds:.0f} s."
-
-
-def _work(engine: EngineState) -> str:
-    return f"{engine.num_running} running and {engine.num_waiting} waiting"

@@ -31,8 +31,8 @@ class SequenceLedger:
 
     `intervals` are closed ones that touch; while it lives it has been in `stage` (for `reason`) since `since`.
     `is_partial` says that records about it were lost, so that nothing it claims is exact; `is_orphan` that its
-    RequestSubmitted has not come (`submitted` then holds what the core said). `waits`, ns by reason, are over
-    the waiting stages.
+    RequestSubmitted has not come (`submitted` then holds what the core said); `is_abandoned` that its API server
+    died before it had an ending. `waits`, ns by reason, are over the waiting stages and the wait in the inbox.
     """
 
     submitted: RequestSubmitted
@@ -70,6 +70,7 @@ class SequenceLedger:
     is_partial: bool = False
     is_orphan: bool = False
     is_closed: bool = False
+    is_abandoned: bool = False
 
     @property
     def request_id(self) -> str:
@@ -138,8 +139,11 @@ class SequenceLedger:
         before = [*_api_stages(submitted)]
         first_at = self.intervals[0].begun_at if self.intervals else self.since
         append_interval(before, Interval("submit", submitted.tokenized_at, first_at, ""))
+        if self.intervals:
+            # What the core knows of its way begins in the same stage.
+            append_interval(before, self.intervals[0])
         self.submitted, self.is_orphan = submitted, False
-        self.intervals[:0] = before
+        self.intervals[:1] = before
 
     def switch(self, stage: str, at: int, reason: str = "") -> None:
         """Leave the stage it is in at this moment for another, or for another reason."""
@@ -171,6 +175,17 @@ class SequenceLedger:
         if self.ended is not None:
             self._finish(self.ended)
         self.is_closed = True
+
+    def abandon(self, at: int) -> None:
+        """Its API server is dead, and it gets no ending: it lasted as far as is known, until this moment."""
+        self.is_abandoned = True
+        if self.released is None:
+            self._stop_at(max(at, self.since, self.last_token_at))
+        else:
+            self._stop_at(max(self.since, self.last_token_at))
+            self._follow("return", max(self.since, self.released.released_at))
+        # Whatever the core still computes for it is nobody's.
+        self.stage, self.is_closed = "return", True
 
     def _finish(self, ended: RequestEnded) -> None:
         sampled_at = self._last_sampled_at(ended)

@@ -17,6 +17,7 @@ from vllm_obs.telemetry.records import (
     StepPlanned,
 )
 from vllm_obs.telemetry.sequence_book import SequenceBook
+from vllm_obs.telemetry.step_history import StepHistory
 from vllm_obs.telemetry.wait_reasons import known_reason
 from vllm_obs.telemetry.waiting_line import FIRST_LOOK
 
@@ -28,9 +29,10 @@ class LedgerBuilder:
     behind the head of the queue.
     """
 
-    def __init__(self, engine: str, book: SequenceBook, laws: Invariants) -> None:
+    def __init__(self, engine: str, steps: StepHistory, book: SequenceBook, laws: Invariants) -> None:
         self.roster = CoreRoster()
         self._engine = engine
+        self._steps = steps
         self._book = book
         self._laws = laws
         self.answered_step = 0
@@ -48,9 +50,12 @@ class LedgerBuilder:
         if record.request_id in self.roster.ledgers:
             self._laws.report("in_core", record.taken_at, record.request_id, "taken twice")
             return
-        ledger = self._known(record.request_id) or self._new_orphan(submission_taken(record), record.taken_at)
+        ledger = self._known(record.request_id)
+        if ledger is None:
+            ledger = self._new_orphan(submission_taken(record), "submit", record.submitted_at)
         self._book.trust(ledger)
         ledger.engine, ledger.taken_at = self._engine, record.taken_at
+        self._wait_in_inbox(ledger, record)
         ledger.switch("queue", record.taken_at, "paused" if self._paused_at else FIRST_LOOK)
         self.roster.add(ledger)
         self.roster.wait(ledger)
@@ -153,6 +158,15 @@ class LedgerBuilder:
             if ledger is not None:
                 self._book.leave_core(ledger)
 
+    def _wait_in_inbox(self, ledger: SequenceLedger, record: RequestTaken) -> None:
+        """The core takes nobody while it is inside a step: tell that part of the way to it from the rest."""
+        if ledger.stage != "submit":
+            return
+        for _, begun_at, ended_at in self._steps.within(record.submitted_at, record.taken_at):
+            if ended_at > ledger.since:
+                ledger.switch("submit", max(begun_at, ledger.since), FIRST_LOOK)
+                ledger.switch("submit", ended_at)
+
     def _run_rows(self, record: StepPlanned) -> None:
         """The hot loop: a row that decodes costs a look-up and a few attributes."""
         step, at, num_rows = record.step, record.schedule_ended_at, len(record.request_ids)
@@ -164,6 +178,8 @@ class LedgerBuilder:
                 ledger = self._find(request_id, at)
             if ledger.stage != "decode":
                 self._begin_row(ledger, record, num_tokens, num_computed)
+                if ledger.is_closed:
+                    continue
             ledger.last_step = step
             ledger.num_steps += 1
             ledger.sum_company += num_rows
@@ -187,6 +203,8 @@ class LedgerBuilder:
         at = record.schedule_ended_at
         if ledger.request_id in self.roster.line:
             self.roster.admit(ledger)
+        if ledger.is_closed:
+            return
         if ledger.stage == "preempted":
             ledger.active_stage = "recompute"
         if not ledger.first_step:
@@ -268,7 +286,7 @@ class LedgerBuilder:
             return found
         if self.roster.is_exact:
             self._laws.report("in_core", at, request_id, "named by the core but never taken")
-        ledger = self._known(request_id) or self._new_orphan(unknown_submission(request_id, at), at)
+        ledger = self._known(request_id) or self._new_orphan(unknown_submission(request_id, at), "queue", at)
         ledger.engine, ledger.is_partial = self._engine, True
         self.roster.add(ledger)
         return ledger
@@ -281,7 +299,8 @@ class LedgerBuilder:
             return SequenceLedger(closed.submitted, is_closed=True)
         return book.live.get(request_id) or book.orphans.get(request_id)
 
-    def _new_orphan(self, submitted: RequestSubmitted, at: int) -> SequenceLedger:
-        ledger = SequenceLedger(submitted, stage="queue", reason=FIRST_LOOK, since=at)
+    def _new_orphan(self, submitted: RequestSubmitted, stage: str, at: int) -> SequenceLedger:
+        reason = FIRST_LOOK if stage == "queue" else ""
+        ledger = SequenceLedger(submitted, stage=stage, reason=reason, since=at)
         self._book.add_orphan(ledger)
         return ledger

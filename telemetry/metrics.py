@@ -44,7 +44,7 @@ from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.trace_exemplars import ExemplarClock
 from vllm_obs.telemetry.view import BaseView, Source
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 FIRST_ENGINE = "0"
 MAX_SOURCES = 1024
 REJECTED_FOR_LOAD = "overloaded"

@@ -96,6 +96,8 @@ class Observer:
         self.wall_offset = wall_offset
         self.tail: FactTail = NoFacts()
         """Set before the first drain."""
+        self.caveat = ""
+        """What is wrong with where the facts come from, in words."""
         self.cost = ObserverCost()
         self.state = RunState()
         self.rates = RateWindows()

@@ -13,6 +13,8 @@ CONFIGURATION = "CONFIGURATION"
 READY = "READY"
 FAILED = "FAILED"
 STOP = "STOP"
+ALIVE = "ALIVE"
+"""Once a second: the loop goes round. An Observer that does not say it for long is killed by its owner."""
 TELEMETRY = "TELEMETRY"
 """An order for the API server: detail_level and sample_rate. It obeys, and records what is in force."""
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.checkpoint import Checkpoint, Kept, Resumed
 from vllm_obs.telemetry.flight_recorder import open_recorder
-from vllm_obs.telemetry.inspect_server import SOCKET_NAME
+from vllm_obs.telemetry.inspect_server import SOCKET_NAME, InspectServer, ListenError
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.observer_address import remove_address, write_address
-from vllm_obs.telemetry.observer_config import ObserverConfig
-from vllm_obs.telemetry.observer_pipe import READY, TELEMETRY, ObserverPipe
+from vllm_obs.telemetry.observer_config import ObserverConfig, ObserverConfigError
+from vllm_obs.telemetry.observer_pipe import ALIVE, READY, TELEMETRY, ObserverPipe
 from vllm_obs.telemetry.observer_service import ObserverService
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import ProcessPhase, ProcessReady, ProcessStarted
@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: int, imported_at: int) -> None:
-    """Observe until the owner orders the end or is gone. Raises ListenError."""
+    """Observe until the owner orders the end or is gone. ObserverConfigError for an address that is none here."""
     recorder = _open_ring(config.run_dir)
     recorder.record(
         ProcessStarted(ROLE, os.getpid(), started_at, time.time_ns() - time.monotonic_ns() + started_at)
@@ -42,6 +42,7 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
     recorder.record(ProcessPhase(ROLE, "imports", started_at, imported_at))
     service = open_service(config)
     service.recorder = recorder
+    service.say_alive = lambda: pipe.say(ALIVE)
     service.control.say = lambda order: pipe.say(TELEMETRY, order)
     loop = asyncio.get_running_loop()
 
@@ -49,7 +50,7 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
         loop.call_soon_threadsafe(_end, service)
 
     pipe.watch(on_end)
-    server = await service.start()
+    server = await _listening(service)
     ready_at = time.monotonic_ns()
     recorder.record(ProcessPhase(ROLE, "views and listeners", imported_at, ready_at))
     recorder.record(ProcessReady(ROLE, os.getpid(), ready_at))
@@ -67,6 +68,13 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
         await asyncio.gather(server.stop(), service.close())
         (config.run_dir / SOCKET_NAME).unlink(missing_ok=True)
         recorder.close()
+
+
+async def _listening(service: ObserverService) -> InspectServer:
+    try:
+        return await service.start()
+    except ListenError as error:
+        raise ObserverConfigError(str(error)) from None
 
 
 def open_service(config: ObserverConfig) -> ObserverService:

@@ -41,6 +41,8 @@ class ObserverService:
         self.views = ObserverViews(observer, config, root_pid, variables or {})
         self.save: Callable[[], object] = lambda: None
         """Keeps what was derived, so that another Observer can go on from it; called between two facts."""
+        self.say_alive: Callable[[], object] = lambda: None
+        """Tells the owner, about once a second, that this goes on."""
         self.recorder: ProcessRecorder = NullRecorder()
         self._new_steps = NewSteps()
         observer.add_views([self._new_steps])
@@ -100,6 +102,7 @@ class ObserverService:
 
     def _upkeep(self, now: int) -> None:
         self.recorder.heartbeat(time.monotonic_ns())
+        self.say_alive()
         self.views.tick(now)
         self.observer.facts.save(time.monotonic_ns(), time.time_ns())
         if time.monotonic_ns() >= self._save_due_at:

@@ -2,8 +2,9 @@
 
 from collections import Counter
 
+from vllm_obs.telemetry.http_metrics import is_counted
 from vllm_obs.telemetry.ledger import SequenceLedger
-from vllm_obs.telemetry.records import HttpRequestEnded, Record
+from vllm_obs.telemetry.records import HttpRequestEnded, Record, StepAnswered, StepPlanned
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.view import BaseView, Source
 
@@ -29,8 +30,8 @@ class RateWindows(BaseView):
         self._first = 0
 
     def record(self, source: Source, record: Record) -> None:
-        """Count an HTTP request."""
-        if isinstance(record, HttpRequestEnded):
+        """Count an HTTP request that is no probe."""
+        if isinstance(record, HttpRequestEnded) and is_counted(record.handler):
             self._add(record.ended_at, "http_requests", 1)
 
     def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
@@ -56,13 +57,11 @@ class RateWindows(BaseView):
             return
         second["steps"] += 1
         second["output_tokens"] += sum(answered.num_new_tokens)
-        moments = [planned.schedule_begun_at, planned.schedule_ended_at, answered.executed_at]
-        moments += [answered.sampled_at, answered.updated_at]
-        for phase, begun_at, ended_at in zip(STEP_PHASES, moments, moments[1:], strict=False):
-            second[f"{step.engine}/{phase}"] += max(0, ended_at - begun_at)
+        for phase, length_ns in _loop_ns(step, planned, answered).items():
+            second[f"{step.engine}/{phase}"] += max(0, length_ns)
 
     def rates(self, now: int) -> dict[str, dict[str, float]]:
-        """Numbers a second by window and name, over the whole seconds before `now`."""
+        """Numbers a second by window and name, over the whole seconds before `now` (monotonic ns)."""
         names = ("steps", "prompt_tokens", "output_tokens", "requests", "failed_requests", "http_requests")
         return {
             window: {f"{name}_per_second": totals[name] / seconds for name in names}
@@ -110,3 +109,22 @@ class RateWindows(BaseView):
             for old in [second for second in self._seconds if second <= self._newest - NUM_SECONDS]:
                 del self._seconds[old]
         return found
+
+
+def end_of_second(moment: int) -> int:
+    """When the second that this moment is in is over: from there a time that stands still is looked at."""
+    return -(-(moment + 1) // NS) * NS
+
+
+def _loop_ns(step: StepFacts, planned: StepPlanned, answered: StepAnswered) -> dict[str, int]:
+    """Where the engine's loop was. An executor that samples inside of execute is told by its slowest rank."""
+    worker = max(step.workers, key=lambda record: record.sampled_at, default=None)
+    sample_ns = answered.sampled_at - answered.executed_at
+    if worker is not None:
+        sample_ns = worker.sampled_at - worker.sample_begun_at
+    return {
+        "schedule": planned.schedule_ended_at - planned.schedule_begun_at,
+        "execute": answered.sampled_at - planned.schedule_ended_at - sample_ns,
+        "sample": sample_ns,
+        "update": answered.updated_at - answered.sampled_at,
+    }

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from vllm_obs.telemetry.record_codec import encode
+from vllm_obs.telemetry.record_codec import RecordDecoder, encode
 from vllm_obs.telemetry.record_moments import moment_of
 from vllm_obs.telemetry.recording_file import (
     Entry,
@@ -17,6 +17,7 @@ from vllm_obs.telemetry.recording_file import (
     RecordingHeader,
     write_recording,
 )
+from vllm_obs.telemetry.recording_start import opening_facts
 from vllm_obs.telemetry.records import RequestEnded, RequestSubmitted
 from vllm_obs.telemetry.ring_tail import RingTail
 from vllm_obs.telemetry.run_facts import PinnedFact, read_run_facts
@@ -58,8 +59,8 @@ def save_recording(run_dir: Path, path: Path, last_ns: int, version: str = "") -
     finally:
         tail.close()
     begins_at = max(0, gathered.newest_at - last_ns)
-    chosen = gathered.since(begins_at)
-    kept = [*_known_before(read_run_facts(run_dir), chosen), *chosen]
+    left_out, chosen = gathered.cut(begins_at)
+    kept = [*_known_before(read_run_facts(run_dir), chosen), *_opening(left_out), *chosen]
     num_lost = sum(entry.content.num for entry in chosen if isinstance(entry.content, RecordsLost))
     header = RecordingHeader(run_dir.name, version, begins_at, time.monotonic_ns(), time.time_ns(), num_lost)
     num_bytes = write_recording(path, header, _entries(kept))
@@ -90,15 +91,26 @@ class _Gathered:
                 self._keep(source, fact)
             num_read = len(self._kept) - num_before
 
-    def since(self, begins_at: int) -> list[_Kept]:
-        """What belongs to the span that begins then."""
+    def cut(self, begins_at: int) -> tuple[list[_Kept], list[_Kept]]:
+        """What is before the span that begins then, and what belongs to it: of each source all from some place on.
+
+        The end of a source always belongs to it: one that is dead has not come alive by being left out.
+        """
         reaching = [
             received_at
             for request_id, received_at in self._received_at.items()
             if self._ended_at.get(request_id, begins_at) >= begins_at
         ]
         first_at = min([begins_at, *reaching])
-        return [kept for kept in self._kept if kept.moment >= first_at]
+        begun: set[Source] = set()
+        left_out: list[_Kept] = []
+        chosen: list[_Kept] = []
+        for kept in self._kept:
+            if kept.moment >= first_at:
+                begun.add(kept.source)
+            belongs = kept.source in begun or isinstance(kept.content, SourceGone)
+            (chosen if belongs else left_out).append(kept)
+        return left_out, chosen
 
     def _keep(self, source: Source, fact: Fact) -> None:
         before = self._moments.get(source, 0)
@@ -118,6 +130,19 @@ class _Gathered:
         elif isinstance(fact, RequestEnded):
             self._ended_at[fact.request_id] = fact.ended_at
         self._kept.append(_Kept(source, moment, encode(fact)))
+
+
+def _opening(left_out: list[_Kept]) -> Iterator[_Kept]:
+    """What a replay must know of that which is not in the recording."""
+    decoder = RecordDecoder()
+    facts = ((kept.source, _fact_of(kept, decoder)) for kept in left_out)
+    known = ((source, fact) for source, fact in facts if fact is not None)
+    for source, fact in opening_facts(known):
+        yield _Kept(source, 0, fact if isinstance(fact, RecordsLost | SourceGone) else encode(fact))
+
+
+def _fact_of(kept: _Kept, decoder: RecordDecoder) -> Fact | None:
+    return decoder.decode(kept.content) if isinstance(kept.content, bytes) else kept.content
 
 
 def _known_before(facts: list[PinnedFact], chosen: list[_Kept]) -> Iterator[_Kept]:

@@ -1,7 +1,8 @@
 """The file of a saved recording: a header, the processes it is from, and their records, in checksummed frames.
 
 A file is MAGIC, then frames: length, CRC-32, and that many bytes of msgpack. The first frame is the header; then
-each source comes before its first record. A file that was cut is read up to its last whole frame.
+each source comes before its first record; the last frame says how many there were between. A file that was cut
+is read up to its last whole frame.
 """
 
 import os
@@ -65,6 +66,12 @@ class RecordedEnd(msgspec.Struct, array_like=True, frozen=True, tag=3):
     source: int
 
 
+class RecordedTotal(msgspec.Struct, array_like=True, frozen=True, tag=4):
+    """The last frame: so many entries came before it. A file without it was cut."""
+
+    num_entries: int
+
+
 Entry = RecordedSource | RecordedFact | RecordedLoss | RecordedEnd
 
 
@@ -76,8 +83,11 @@ def write_recording(path: Path, header: RecordingHeader, entries: Iterable[Entry
             encoder = msgspec.msgpack.Encoder()
             file.write(MAGIC)
             _write_frame(file, encoder.encode(header))
+            num_entries = 0
             for entry in entries:
                 _write_frame(file, encoder.encode(entry))
+                num_entries += 1
+            _write_frame(file, encoder.encode(RecordedTotal(num_entries)))
             num_bytes = file.tell()
         partial.replace(path)
     except OSError as error:
@@ -92,13 +102,15 @@ def write_recording(path: Path, header: RecordingHeader, entries: Iterable[Entry
 class RecordingReader:
     """Reads a recording's header at once, and its entries one after another.
 
-    `num_bad_bytes` counts what could not be read at the end of a cut or damaged file. Raises RecordingError.
+    `num_bad_bytes` counts what could not be read of a cut or damaged file. `is_whole` once all entries of a whole
+    file have been read. Raises RecordingError.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.num_bad_bytes = 0
-        self._entries = msgspec.msgpack.Decoder(Entry)
+        self.is_whole = False
+        self._entries = msgspec.msgpack.Decoder(Entry | RecordedTotal)
         try:
             self._file = path.open("rb")
         except OSError as error:
@@ -111,11 +123,18 @@ class RecordingReader:
 
     def entries(self) -> Iterator[Entry]:
         """What is left of the file."""
+        num_entries = 0
         while (body := self._next_body()) is not None:
             try:
-                yield self._entries.decode(body)
+                entry = self._entries.decode(body)
             except msgspec.MsgspecError:
                 self.num_bad_bytes += len(body)
+                continue
+            if isinstance(entry, RecordedTotal):
+                self.is_whole = entry.num_entries == num_entries
+                continue
+            num_entries += 1
+            yield entry
 
     def close(self) -> None:
         """Let go of the file."""

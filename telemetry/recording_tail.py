@@ -33,8 +33,16 @@ class RecordingTail:
 
     @property
     def num_bad_bytes(self) -> int:
-        """What could not be read at the end of a cut or damaged file."""
+        """What could not be read of a cut or damaged file."""
         return self._reader.num_bad_bytes
+
+    @property
+    def defect(self) -> str:
+        """Once everything was read: what is wrong with the file, in words; empty for a whole one."""
+        if self._reader.is_whole and not self.num_bad_bytes and not self.num_bad_entries:
+            return ""
+        what = "is damaged" if self._reader.is_whole else "is cut: its end is missing"
+        return f"the file {what} ({self.num_bad_bytes} bytes and {self.num_bad_entries} records cannot be read)"
 
     def drain(self, max_records: int) -> Iterator[tuple[Source, Fact]]:
         """The next facts, at most `max_records`; none at the end of the file."""

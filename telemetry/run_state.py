@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from vllm_obs.telemetry.engine_state import EngineState
+from vllm_obs.telemetry.inbox_wait import inbox_intervals
 from vllm_obs.telemetry.invariants import Invariants
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.process_table import ProcessTable
@@ -36,6 +37,7 @@ from vllm_obs.telemetry.records import (
 from vllm_obs.telemetry.run_snapshot import RunSnapshot, read_run_snapshot, restore_engine, snapshot_engine
 from vllm_obs.telemetry.sequence_book import EndedSequences, SequenceBook
 from vllm_obs.telemetry.stages import Interval
+from vllm_obs.telemetry.step_history import StepHistory
 from vllm_obs.telemetry.view import BaseView, Fact, RecordsLost, Source, SourceGone, View
 from vllm_obs.telemetry.view_fan import ViewFan
 
@@ -143,7 +145,20 @@ class RunState:
         engine = self.engines.get(ledger.engine)
         if engine is not None:
             engine.builder.roster.line.catch_up(ledger)
-        return ledger.intervals_until(now)
+        intervals = ledger.intervals_until(now)
+        steps = self.steps_of(ledger)
+        if ledger.taken_at or steps is None:
+            return intervals
+        return inbox_intervals(intervals, ledger.submitted.submitted_at, steps)
+
+    def steps_of(self, ledger: SequenceLedger) -> StepHistory | None:
+        """The steps of the engine that a sequence is in or on its way to; None if that is not known."""
+        engine = self.engines.get(ledger.engine)
+        if engine is None:
+            # One that was not taken, or whose engine died: which it is can be told while there is only one.
+            known = self.engines or {past.label: past for past in self.past_engines}
+            engine = next(iter(known.values())) if len(known) == 1 else None
+        return engine.steps if engine is not None else None
 
     def state(self) -> RunSnapshot:
         """What a checkpoint keeps: the live sequences and where the engines stand; not what is over."""
@@ -247,7 +262,8 @@ class RunState:
 
     def _lose(self, source: Source, num: int) -> None:
         role = source.role if source.role in self.num_lost or len(self.num_lost) < MAX_ROLES else OTHER_ROLE
-        self.num_lost[role] = self.num_lost.get(role, 0) + num
+        if num:
+            self.num_lost[role] = self.num_lost.get(role, 0) + num
         self.views.lost(source, num)
         engine = self.engines.get(source.engine or "0")
         if engine is not None and engine.source.generation == source.generation:
@@ -262,4 +278,12 @@ class RunState:
         for engine in list(self.engines.values()):
             if engine.source.generation == source.generation:
                 self._end_engine(engine)
-        self.book.end_api(source)
+        if not source.engine:
+            self._end_api(source)
+
+    def _end_api(self, source: Source) -> None:
+        for engine in self.engines.values():
+            for ledger in engine.builder.roster.line.ledgers():
+                engine.builder.roster.line.catch_up(ledger)
+        engines = {engine.label: engine for engine in (*self.past_engines, *self.engines.values())}
+        self.book.end_api(source, {label: engine.builder.over_at for label, engine in engines.items()})

@@ -1,7 +1,7 @@
 """SequenceBook: every live sequence's ledger and the last ended ones, and the rule for when a ledger closes."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from vllm_obs.telemetry.invariants import Invariants
 from vllm_obs.telemetry.ledger import SequenceLedger
@@ -191,13 +191,17 @@ class SequenceBook:
         ledger.is_partial = True
         self._doubted.add(ledger.request_id)
 
-    def end_api(self, source: Source) -> None:
-        """An API server is gone: its sequences get no ending any more, and close as they are."""
+    def end_api(self, source: Source, worked_until: Mapping[str, int]) -> None:
+        """An API server is gone: its sequences get no ending any more, and close as they are.
+
+        `worked_until` says by engine when its last step was over: until then a sequence in it lived.
+        """
         self._apis.pop(source.generation, None)
         self._lossy_apis.discard(source.generation)
         for ledger in list(self.live.values()):
             if ledger.api_generation == source.generation:
-                ledger.is_partial |= ledger.ended is None
+                if ledger.ended is None:
+                    ledger.abandon(worked_until.get(ledger.engine, 0))
                 self._close(ledger)
 
     def tick(self, now: int) -> None:

@@ -33,7 +33,8 @@ FOLD_CHUNK = 64
 class Interval(NamedTuple):
     """A sequence was in `stage` from `begun_at` to `ended_at` (monotonic ns).
 
-    Consecutive intervals of a ledger touch. `reason` says why it waited; it is empty outside `WAIT_STAGES`.
+    Consecutive intervals of a ledger touch. `reason` says why it waited. Outside `WAIT_STAGES` only that part of
+    `submit` has one in which the core could not take it, being inside a step.
     """
 
     stage: str
@@ -112,6 +113,6 @@ def ns_by_reason(intervals: Iterable[Interval]) -> dict[str, int]:
     """Nanoseconds of waiting by reason; only reasons that occurred."""
     sums: dict[str, int] = {}
     for stage, begun_at, ended_at, reason in intervals:
-        if stage in WAIT_STAGES:
+        if reason or stage in WAIT_STAGES:
             sums[reason] = sums.get(reason, 0) + ended_at - begun_at
     return sums

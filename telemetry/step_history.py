@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from vllm_obs.telemetry.records import OutputsTaken, StepAnswered, StepFailed, StepPlanned, WorkerStep
 
@@ -14,6 +14,19 @@ MAX_ROWS = 500_000
 """Rows of all kept steps together; a row takes 40 to 300 bytes, depending on how alike the steps are."""
 
 R = TypeVar("R", StepPlanned, StepAnswered)
+
+
+class StepSpan(NamedTuple):
+    """The part of a span of time (monotonic ns) that the engine was inside of a step."""
+
+    step: "StepFacts"
+    begun_at: int
+    ended_at: int
+
+    @property
+    def num_ns(self) -> int:
+        """How long it is."""
+        return self.ended_at - self.begun_at
 
 
 @dataclass(slots=True)
@@ -40,6 +53,13 @@ class StepFacts:
     def is_over(self) -> bool:
         """Whether the engine is done with it."""
         return self.answered is not None or self.failed is not None or not self.planned.request_ids
+
+    @property
+    def over_at(self) -> int:
+        """When the engine was done with it; while it runs, when it was planned."""
+        if self.answered is not None:
+            return self.answered.updated_at
+        return self.failed.failed_at if self.failed is not None else self.planned.schedule_ended_at
 
 
 class StepHistory:
@@ -80,6 +100,25 @@ class StepHistory:
     def newest(self, limit: int) -> list[StepFacts]:
         """The last `limit` kept steps, oldest first."""
         return list(islice(self._steps, max(0, len(self._steps) - limit), None))
+
+    def within(self, begun_at: int, ended_at: int) -> list[StepSpan]:
+        """The kept steps that the engine was inside of between two moments, oldest first, cut to that time.
+
+        Costs a look at each step since `begun_at`. One that has not answered lasts on; if a later one has, its
+        answer was lost, and it lasted until that began.
+        """
+        found: list[StepSpan] = []
+        open_until = ended_at
+        for facts in reversed(self._steps):
+            until = facts.over_at if facts.is_over else open_until
+            if until <= begun_at:
+                break
+            if facts.is_over:
+                open_until = min(open_until, facts.planned.schedule_begun_at)
+            span = StepSpan(facts, max(begun_at, facts.planned.schedule_begun_at), min(ended_at, until))
+            if span.num_ns > 0:
+                found.append(span)
+        return found[::-1]
 
     def add(self, facts: StepFacts) -> None:
         """Keep a step that was planned now; what is too old or too much goes."""

@@ -20,7 +20,10 @@ class Source(NamedTuple):
 
 
 class RecordsLost(NamedTuple):
-    """In a source's stream: so many records in this place were overwritten unread, torn, or never written."""
+    """In a source's stream: so many records in this place were overwritten unread, torn, or never written.
+
+    None (0) where a recording begins in the middle of it: what was before is missing and was not lost.
+    """
 
     num: int
 

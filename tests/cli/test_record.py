@@ -11,7 +11,7 @@ import pytest
 from observer_child import observer_over
 from scripted_run import MODEL, ScriptedRun
 
-from vllm_obs.cli.live_run import Inspector
+from vllm_obs.cli.inspector import Inspector
 from vllm_obs.cli.main import main
 from vllm_obs.cli.record import span_seconds
 from vllm_obs.engine.errors import ConfigError

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from vllm_obs.cli.server_flags import SERVER_FLAGS, server_config_from, trace_modules
+from vllm_obs.cli.server_flags_observability import metrics_version
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.server.config import ServerConfig
 
@@ -82,6 +83,10 @@ def test_an_endpoint_in_the_environment_allows_detailed_traces() -> None:
             {"otlp_traces_endpoint": "http://c:port"},
             "--otlp-traces-endpoint: the OTLP endpoint 'http://c:port' is no URL",
         ),
+        ({"otlp_traces_endpoint": "nonsense"}, "--otlp-traces-endpoint nonsense is neither http://HOST:PORT nor"),
+        ({"inspect_port": 8000}, "--inspect-port 8000 is the port of the API"),
+        ({"inspect_host": "192.0.2.1"}, "--inspect-host 192.0.2.1 is no address of this machine"),
+        ({"inspect_host": "a" * 300}, "is no address of this machine"),
         ({"otlp_traces_endpoint": "ftp://c"}, "--otlp-traces-endpoint: the OTLP endpoint is 'ftp://c'"),
         ({"root_path": "api"}, "--root-path api does not begin with /"),
         ({"api_key_file": "/no/such"}, "--api-key-file /no/such: No such file"),
@@ -92,6 +97,34 @@ def test_bad_values(values: dict[str, object], message: str) -> None:
         server_config_from(values, {})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"inspect_port": 8000, "uds": "/tmp/s"},
+        {"inspect_port": 0, "port": 0},
+        {"inspect_host": "192.0.2.1", "disable_telemetry": True},
+        {"inspect_host": "localhost"},
+        {"otlp_traces_endpoint": "collector:4317"},
+        {"otlp_traces_endpoint": "http://collector"},
+        {"otlp_traces_endpoint": "[::1]:4317"},
+    ],
+)
+def test_good_values(values: dict[str, object]) -> None:
+    config = server_config_from(values, {})
+    assert {name: getattr(config, name) for name in values} == values
+
+
+@pytest.mark.parametrize("text", ["0.12", "0.12.1", "v0.12.0", "0.13.0rc1", "0.13.0.dev1+gabc"])
+def test_versions_whose_hidden_metrics_are_shown(text: str) -> None:
+    assert metrics_version(text) == text
+
+
+@pytest.mark.parametrize("text", ["abc", "", "1", "0.x", "0.12 ", "0.1\n"])
+def test_what_is_no_version(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a version such as"):
+        metrics_version(text)
 
 
 def test_an_empty_key_file_does_not_open_the_server(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from observer_child import ObserverChild, observer_over
 from scripted_run import MODEL, ScriptedRun
 
 from vllm_obs.cli.main import main
-from vllm_obs.cli.top_screen import Look, cut, screen
+from vllm_obs.cli.top_cells import cut
+from vllm_obs.cli.top_screen import Frame, Look, screen
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
@@ -69,6 +70,7 @@ def test_it_shows_how_much_is_traced() -> None:
     exports = {"num_exported_spans": 40, "num_dropped_spans": 2, "num_spans_over_budget": 3}
     state = {
         "health": {"word": "ok", "says": "Fine."},
+        "deaths": [],
         "models": [MODEL],
         "uptime_seconds": 5.0,
         "telemetry": {"num_lost_records": 0, "detail_level": 2, "sample_rate": 0.05, "exports": exports},
@@ -77,7 +79,7 @@ def test_it_shows_how_much_is_traced() -> None:
         "waiting": {"by_reason": {}},
         "requests": {"num_live": 0},
     }
-    lines = screen(Look(state, [], {"quantiles": {}}, []), "http://127.0.0.1:9000", 110)
+    lines = screen(Look(state, [], {"quantiles": {}}, []), Frame("http://127.0.0.1:9000", 110))
     assert "traces  detail 2 of 3, 5 % of requests sampled, 40 spans sent, 5 not" in lines
 
 

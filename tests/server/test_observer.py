@@ -15,8 +15,11 @@ from process_watch import gone
 from vllm_obs.engine.child import Child, spawn
 from vllm_obs.engine.errors import StartupError
 from vllm_obs.server import observer as observer_module
+from vllm_obs.server import observer_pulse
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.observer import ObserverChild, TelemetryOrder
+from vllm_obs.server.observer_client import ObserverClient, ObserverUnavailableError
+from vllm_obs.server.observer_pulse import pulse_of
 from vllm_obs.server.observer_settings import inspect_port
 from vllm_obs.telemetry.recorder import MemoryRecorder
 from vllm_obs.telemetry.records import ProcessExited
@@ -94,6 +97,126 @@ def test_one_that_dies_is_started_again(tmp_path: Path) -> None:
         await stage.observer.stop()
 
     run(play())
+
+
+def test_one_that_hangs_is_killed_and_started_again_with_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer_pulse, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(observer_pulse, "START_LOOKS", 10**6)
+    monkeypatch.setattr(observer_pulse, "HANG_LOOKS", 100)
+
+    async def play() -> None:
+        stage = Stage(tmp_path)
+        stage.observer.start("", 0, ignore)
+        await stage.observer.address()
+        hung = stage.observer.pid
+        assert hung is not None
+        os.kill(hung, signal.SIGSTOP)
+        client = ObserverClient(str(tmp_path))
+        await stage.until(lambda: pulse_of(str(tmp_path)).is_quiet)
+        with pytest.raises(ObserverUnavailableError, match=r"has given no sign of life for [\d.]+ s"):
+            await client.get("/metrics", b"*/*")
+        await stage.until(lambda: stage.observer.num_starts == 2)
+        assert gone(hung, 3)
+        await stage.observer.address()
+        assert (await client.get("/metrics", b"*/*")).body == b"# /metrics */*\n"
+        assert stage.exits() == [("Observer", -9)]
+        await stage.observer.stop()
+
+    run(play())
+    assert [record.message for record in caplog.records if record.name == observer_module.__name__] == [
+        "Observer gave no sign of life for 2 s and was killed; serving goes on without it, "
+        "it is started again in 0.02 s"
+    ]
+
+
+def test_one_that_never_becomes_ready_is_killed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer_pulse, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(observer_pulse, "START_LOOKS", 20)
+
+    async def play() -> None:
+        stage = Stage(tmp_path, is_never_ready=True)
+        stage.observer.start("", 0, ignore)
+        await stage.until(lambda: stage.observer.num_starts == 2)
+        assert stage.exits() == [("Observer", -9)]
+        await stage.observer.stop()
+
+    run(play())
+
+
+def test_the_inspector_keeps_its_port_over_a_restart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play() -> None:
+        stage = Stage(tmp_path)
+        stage.observer.start("", 0, ignore)
+        await stage.observer.address()
+        await stage.until(lambda: pulse_of(str(tmp_path)).is_ready)
+        assert stage.observer.pid is not None
+        os.kill(stage.observer.pid, signal.SIGKILL)
+        await stage.until(lambda: stage.observer.num_starts == 2)
+        await stage.until(lambda: "'inspect_port': 4321" in (tmp_path / "settings").read_text())
+        assert await stage.observer.address() == "http://127.0.0.1:4321"
+        await stage.observer.stop()
+
+    run(play())
+    assert capsys.readouterr().out == ""
+    assert "is taken" not in caplog.text
+
+
+def test_another_port_is_explained_and_told_to_who_knew_the_old_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play() -> None:
+        stage = Stage(tmp_path, ports_instead={"4321": 4322, "4322": 4323})
+        stage.observer.start("", 4321, ignore)
+        for number in (2, 3):
+            await stage.until(lambda: pulse_of(str(tmp_path)).is_ready)
+            assert stage.observer.pid is not None
+            os.kill(stage.observer.pid, signal.SIGKILL)
+            await stage.until(lambda number=number: stage.observer.num_starts == number)
+        await stage.until(lambda: pulse_of(str(tmp_path)).is_ready)
+        await stage.observer.stop()
+
+    run(play())
+    said = [record.message for record in caplog.records if "is taken" in record.message]
+    assert said == [
+        "port 4321 is taken; the inspector has port 4322",
+        "port 4322 is taken; the inspector has port 4323",
+    ]
+    assert capsys.readouterr().out == "Inspector: http://127.0.0.1:4323\n"
+
+
+def test_one_that_is_started_again_is_as_dear_as_serving_until_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    least = min(own + 10, 19)
+    seen: list[int] = []
+
+    def start(module: str, title: str, configuration: dict[str, Any]) -> Child:
+        child = spawn(module, title, configuration)
+        asyncio.get_running_loop().call_later(
+            0.01, lambda: seen.append(os.getpriority(os.PRIO_PROCESS, child.pid))
+        )
+        return child
+
+    async def play() -> None:
+        stage = Stage(tmp_path, start)
+        stage.observer.start("", 0, ignore)
+        await stage.until(lambda: pulse_of(str(tmp_path)).is_ready)
+        assert stage.observer.pid is not None
+        os.kill(stage.observer.pid, signal.SIGKILL)
+        await stage.until(lambda: len(seen) == 2)
+        await stage.until(lambda: pulse_of(str(tmp_path)).is_ready)
+        pid = stage.observer.pid
+        assert pid is not None
+        assert os.getpriority(os.PRIO_PROCESS, pid) == least
+        await stage.observer.stop()
+
+    run(play())
+    assert seen == [least, own]
 
 
 def test_one_that_cannot_be_started_is_tried_again_ever_later(

@@ -11,6 +11,8 @@ from typing import Any
 from vllm_obs.engine.child_main import Owner, run_child
 from vllm_obs.engine.child_pipe import READY
 
+ALIVE_SECONDS = 0.05
+
 
 class Handler(BaseHTTPRequestHandler):
     """Answers any GET with its target and its Accept header; what is asked for decides how badly."""
@@ -42,7 +44,7 @@ class UnixHttpServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer)
 
 def observe(owner: Owner) -> None:
     """Serve until told to stop, then drain, which a file in the run directory tells."""
-    settings = owner.configuration
+    settings, begun_at = owner.configuration, time.monotonic()
     run_dir = Path(settings["run_dir"])
     path = run_dir / "observer.sock"
     path.unlink(missing_ok=True)
@@ -51,10 +53,16 @@ def observe(owner: Owner) -> None:
     server = UnixHttpServer(str(path), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     (run_dir / "settings").write_text(repr(settings))
-    owner.say(READY, {"inspect_host": settings["inspect_host"], "inspect_port": settings["inspect_port"] or 4321})
+    if settings.get("is_never_ready"):
+        time.sleep(120)
+    port = settings.get("ports_instead", {}).get(str(settings["inspect_port"])) or settings["inspect_port"] or 4321
+    owner.say(READY, {"inspect_host": settings["inspect_host"], "inspect_port": port})
     for order in settings.get("orders", []):
         owner.say("TELEMETRY", order)
-    stopping.wait(120)
+    while not stopping.wait(ALIVE_SECONDS):
+        if time.monotonic() - begun_at > settings.get("alive_seconds", 120):
+            time.sleep(120)
+        owner.say("ALIVE")
     (run_dir / "drained").write_text(str(os.getpid()))
 
 

@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -17,11 +18,15 @@ def sketch_of(values: list[float]) -> DDSketch:
     return sketch
 
 
+def nearest_rank(fraction: float, num_values: int) -> int:
+    return max(1, math.ceil(Fraction(str(fraction)) * num_values))
+
+
 @given(st.lists(seconds, min_size=1, max_size=200))
 def test_quantiles_are_within_one_per_cent(values: list[float]) -> None:
     sketch = sketch_of(values)
     for fraction in FRACTIONS:
-        exact = sorted(values)[math.floor(fraction * (len(values) - 1))]
+        exact = sorted(values)[nearest_rank(fraction, len(values)) - 1]
         assert sketch.quantile(fraction) == pytest.approx(exact, rel=RELATIVE_ERROR * 1.000001)
 
 
@@ -32,6 +37,18 @@ def test_merging_is_the_same_as_seeing_everything(some: list[float], others: lis
     whole = sketch_of(some + others)
     assert (merged.bins, merged.num_zeros, merged.greatest) == (whole.bins, whole.num_zeros, whole.greatest)
     assert merged.total == pytest.approx(whole.total)
+
+
+def test_of_few_values_a_high_quantile_is_the_greatest() -> None:
+    sketch = sketch_of([0.360, 0.972])
+    assert [sketch.quantile(fraction) for fraction in (0.95, 0.99, 1.0)] == [0.972] * 3
+    assert sketch.quantile(0.5) == pytest.approx(0.360, rel=RELATIVE_ERROR)
+
+
+@pytest.mark.parametrize(("fraction", "rank"), [(0.07, 7), (0.5, 50), (0.95, 95), (0.99, 99), (0.991, 100)])
+def test_a_quantile_is_the_value_of_the_nearest_rank(fraction: float, rank: int) -> None:
+    sketch = sketch_of([float(number) for number in range(1, 101)])
+    assert sketch.quantile(fraction) == pytest.approx(rank, rel=RELATIVE_ERROR)
 
 
 def test_nothing_has_no_quantiles() -> None:
@@ -50,7 +67,7 @@ def test_bins_have_a_bound_and_the_tail_keeps_its_precision() -> None:
     sketch = sketch_of(values)
     assert len(sketch.bins) == MAX_BINS
     assert sketch.num_observed == len(values)
-    assert sketch.quantile(0.99) == pytest.approx(values[math.floor(0.99 * 2999)], rel=RELATIVE_ERROR)
+    assert sketch.quantile(0.99) == pytest.approx(values[nearest_rank(0.99, 3000) - 1], rel=RELATIVE_ERROR)
     sketch.merge(sketch_of([1e-9 * 2.0**-number for number in range(1)]))
     assert len(sketch.bins) == MAX_BINS
 

@@ -5,10 +5,12 @@ from itertools import pairwise
 
 import pytest
 
-from vllm_obs.telemetry.explain import Ahead, duration, explain
+from vllm_obs.telemetry.explain import Ahead, explain
+from vllm_obs.telemetry.explain_words import duration
 from vllm_obs.telemetry.ledger import SequenceLedger
-from vllm_obs.telemetry.records import RequestEnded, RequestSubmitted
+from vllm_obs.telemetry.records import RequestEnded, RequestSubmitted, StepAnswered, StepPlanned
 from vllm_obs.telemetry.stages import Interval
+from vllm_obs.telemetry.step_history import StepFacts, StepHistory
 
 MS = 1_000_000
 SUBMITTED = RequestSubmitted(
@@ -212,3 +214,88 @@ def test_loss_is_admitted() -> None:
 )
 def test_times_have_three_digits(length_ns: int, words: str) -> None:
     assert duration(length_ns) == words
+
+
+def history_of(*steps: tuple[int, float, float | None, dict[str, int]]) -> StepHistory:
+    """Steps of (number, begin, end in ms, rows); one without an end has not answered."""
+    history = StepHistory()
+    for number, begun_ms, ended_ms, rows in steps:
+        begun_at, none = round(begun_ms * MS), [0] * len(rows)
+        planned = StepPlanned(
+            number, begun_at, begun_at, list(rows), list(rows.values()), none, none, [], [], [], [], [], [], "",
+            len(rows), 0, 0, 0, 0,
+        )  # fmt: skip
+        facts = StepFacts("0", planned)
+        if ended_ms is not None:
+            ended_at = round(ended_ms * MS)
+            facts.answered = StepAnswered(number, ended_at, ended_at, ended_at, list(rows), [1] * len(rows), 0)
+        history.add(facts)
+    return history
+
+
+def test_a_wait_in_the_inbox_names_the_step_and_whose_prompt_it_computed() -> None:
+    intervals = intervals_of(("submit", "", 5), ("submit", "step_in_progress", 695), ("decode", "", 77))
+    steps = history_of((12, 2, 700, {"other": 470}), (13, 701, 777, {"r-0-0": 1}))
+    assert explain(ran(), intervals, Ahead(1, 0), steps)[:2] == [
+        "89 % of 777 ms was waiting in the engine's inbox while step 12 computed 470 tokens, "
+        "470 of them of request other's prompt.",
+        UNCACHED,
+    ]
+
+
+def test_a_wait_in_the_inbox_may_be_for_several_steps_or_for_unknown_ones() -> None:
+    intervals = intervals_of(("submit", "step_in_progress", 90), ("decode", "", 10))
+    steps = history_of((12, 0, 40, {"a": 30, "b": 1}), (13, 40, 90, {"a": 1, "b": 1}))
+    assert explain(ran(), intervals, None, steps)[0] == (
+        "90 % of 100 ms was waiting in the engine's inbox while steps 12 to 13 computed 33 tokens, "
+        "30 of them of request a's prompt; 10 % (10.0 ms) decoding 64 output tokens."
+    )
+    assert explain(ran(), intervals)[0] == (
+        "90 % of 100 ms was waiting in the engine's inbox for the step in progress; "
+        "10 % (10.0 ms) decoding 64 output tokens."
+    )
+
+
+def test_a_step_that_took_most_of_the_time_is_told() -> None:
+    steps = history_of(
+        (11, 0, 500, {"r-0-0": 1}), (12, 500, 13_500, {"r-0-0": 1, "b": 200}), (13, 13_500, 14_100, {})
+    )
+    assert explain(ran(), intervals_of(("decode", "", 14_100)), None, steps)[:2] == [
+        "100 % of 14.1 s was decoding 64 output tokens.",
+        "Step 12 alone took 13.0 s of it: it computed 201 tokens of 2 requests, "
+        "200 of them of request b's prompt.",
+    ]
+
+
+def test_steps_of_equal_length_are_not_told() -> None:
+    steps = history_of(*((number, number * 10, number * 10 + 10, {"r-0-0": 1}) for number in range(10)))
+    assert explain(ran(), intervals_of(("decode", "", 100)), None, steps)[1] == UNCACHED
+
+
+def living() -> SequenceLedger:
+    return replace(ran(), ended=None, is_closed=False, stage="decode", since=0)
+
+
+def test_a_step_that_does_not_answer_is_told_of_one_that_lives() -> None:
+    steps = history_of((11, 0, 1000, {"r-0-0": 1}), (12, 1000, None, {"r-0-0": 1, "b": 1}))
+    assert explain(living(), intervals_of(("decode", "", 14_100)), None, steps)[1] == (
+        "Step 12 has not answered for 13.1 s; it computes 2 tokens of 2 requests."
+    )
+    assert explain(ran(), intervals_of(("decode", "", 14_100)), None, steps)[1] == (
+        "Step 12, which took 13.1 s of it, did not answer: it had 2 tokens of 2 requests."
+    )
+
+
+def test_an_engine_that_begins_no_step_is_told_unless_it_is_paused() -> None:
+    steps = history_of((11, 0, 1000, {"r-0-0": 1}))
+    intervals = intervals_of(("decode", "", 14_100))
+    assert explain(living(), intervals, None, steps)[1] == "The engine has begun no step for 13.1 s."
+    paused = replace(living(), stage="stalled", reason="paused")
+    assert explain(paused, intervals, None, steps)[1] == UNCACHED
+
+
+def test_one_whose_api_server_died_says_so_instead_of_an_ending() -> None:
+    told = explain(ran(ended=None, is_abandoned=True, num_output_tokens=9), intervals_of(*WHOLE))
+    assert told[-1] == (
+        "Its API server died before it had ended, after 9 output tokens; what is told is until the last step."
+    )

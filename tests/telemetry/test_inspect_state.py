@@ -1,15 +1,21 @@
-"""The first answer says how the run is: who stands still, and who was told to."""
+"""The first answer says how the run is: who stands still, who was told to, who died, and what was there then."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripted_run import ScriptedRun
+from scripted_run import MODEL, ScriptedRun
 
-from vllm_obs.telemetry.inspect_state import Health, health_of
+from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.inspect_context import InspectContext
+from vllm_obs.telemetry.inspect_state import run_view
 from vllm_obs.telemetry.observer import Observer
-from vllm_obs.telemetry.records import EngineStateChanged
+from vllm_obs.telemetry.recording import save_recording
+from vllm_obs.telemetry.records import EngineStateChanged, ProcessExited
+from vllm_obs.telemetry.replay import open_replay
 from vllm_obs.telemetry.ring_tail import RingTail
+from vllm_obs.telemetry.run_health import Health, deaths_of, health_of
 
 S = 10**9
 
@@ -52,3 +58,56 @@ def test_a_paused_engine_does_as_it_was_told(run: ScriptedRun, observer: Observe
     run.core.record(EngineStateChanged("awake", run.pass_time(3_600_000)))
     assert health(observer, run.now + S) == Health("ok", "0 running, 1 waiting.")
     assert health(observer, run.now + 11 * S).word == "stalled"
+
+
+def test_an_api_server_that_ends_is_draining(run: ScriptedRun, observer: Observer, tmp_path: Path) -> None:
+    run.submit("a")
+    run.step("a")
+    run.api.doing(Activity.STOPPING)
+    while not observer.drain_slice():
+        pass
+    says = "The server ends: no request is let in. 1 running, 0 waiting."
+    assert health_of(observer, run.now, tmp_path) == Health("draining", says)
+    run.api.doing(Activity.SERVING)
+    assert health_of(observer, run.now, tmp_path).word == "ok"
+
+
+def test_a_recording_tells_of_a_death_and_of_the_engine_as_it_was(run: ScriptedRun, tmp_path: Path) -> None:
+    run.serve("done")
+    run.submit("cut off")
+    run.step("cut off")
+    run.api.record(ProcessExited("EngineCore_DP0", os.getpid(), -9, run.now))
+    run.core.close()
+    run.pass_time(500)
+    run.refuse("after it")
+    run.api.close()
+    save_recording(tmp_path, tmp_path / "saved.rec", 600 * S)
+    view = run_view(replay_of(tmp_path / "saved.rec"))
+    assert view["models"] == [MODEL]
+    (engine,) = view["engines"]
+    assert (engine["engine"], engine["state"], engine["last_step"]) == ("0", "dead", 4)
+    assert view["health"]["word"] == "recording"
+    died, left = ") died of SIGKILL 0.5 s before the end.", "gone before 1 request had ended."
+    for said in ("EngineCore_DP0 (pid ", died, left):
+        assert said in view["health"]["says"]
+    assert {(death["role"], death["exit_code"]) for death in view["deaths"]} == {
+        ("EngineCore_DP0", -9),
+        ("APIServer_0", None),
+    }
+    # Nothing is left out because its second was not over.
+    assert view["throughput"]["10s"]["steps_per_second"] > 0
+
+
+def test_a_death_is_told_of_for_a_while(run: ScriptedRun, observer: Observer) -> None:
+    run.api.record(ProcessExited("Worker_DP0_TP1", 77, 3, run.now))
+    health(observer, run.now)
+    assert [death.says for death in deaths_of(observer, run.now + 2 * S)] == [
+        "Worker_DP0_TP1 (pid 77) ended with exit code 3 2.0 s ago."
+    ]
+    assert deaths_of(observer, run.now + 301 * S) == []
+
+
+def replay_of(path: Path) -> InspectContext:
+    service = open_replay(path, "127.0.0.1", 0)
+    service.observer.close()
+    return service.context

@@ -7,8 +7,9 @@ from fact_stream import ENGINE, FactStream
 from recording_view import RecordingView
 
 from vllm_obs.telemetry.ledger import SequenceLedger
-from vllm_obs.telemetry.records import Record, StepPlanned
+from vllm_obs.telemetry.records import Record, StepAnswered, StepPlanned
 from vllm_obs.telemetry.run_state import RunState
+from vllm_obs.telemetry.stages import Interval
 from vllm_obs.telemetry.view import Source, SourceGone
 
 
@@ -296,3 +297,63 @@ def test_an_engine_that_comes_again_begins_with_nothing_of_the_old_one() -> None
     for source, record in late:
         state.apply(source, record)
     assert (len(state.engines["0"].steps), state.invariants.num_broken) == (0, 0)
+
+
+def sent_during_a_step() -> FactStream:
+    """`r-1` is sent 100 µs after step 1 began, which computes the 470 prompt tokens of `r-0` for 50 ms."""
+    stream = FactStream(num_blocks=256)
+    stream.describe()
+    stream.submit("r-0", num_prompt_tokens=470)
+    begun_at = stream.now
+    stream.step(["r-0"], parts={"forward": 50_000_000})
+    moments = dict.fromkeys(("received_at", "parsed_at", "rendered_at"), begun_at + 90_000)
+    stream.submit(
+        "r-1", is_taken=False, tokenized_at=begun_at + 95_000, submitted_at=begun_at + 100_000, **moments
+    )
+    stream.take("r-1")
+    stream.step(["r-0", "r-1"])
+    stream.finish("r-0")
+    stream.finish("r-1")
+    return stream
+
+
+def test_the_way_to_a_core_that_is_inside_a_step_is_a_wait_for_it() -> None:
+    stream = sent_during_a_step()
+    ledger = ledger_of(stream, "r-1")
+    answered = next(record for record in stream.records if isinstance(record, StepAnswered))
+    sent_at = ledger.submitted.submitted_at
+    way = [interval for interval in ledger.intervals if interval.stage == "submit"]
+    assert way == [
+        Interval("submit", ledger.submitted.tokenized_at, sent_at, ""),
+        Interval("submit", sent_at, answered.updated_at, "step_in_progress"),
+        Interval("submit", answered.updated_at, ledger.taken_at, ""),
+    ]
+    queued = planned_at(stream, 2) - ledger.taken_at
+    assert ledger.waits == {"step_in_progress": answered.updated_at - sent_at + queued}
+
+
+def test_the_wait_in_the_inbox_is_the_same_whoever_tells_first() -> None:
+    stream = sent_during_a_step()
+    expected = ledger_of(stream, "r-1").intervals
+    for first, second in ((stream.engine, stream.api), (stream.api, stream.engine)):
+        state, _ = applied([*stream.of(first), *stream.of(second)])
+        ledger = state.ended.get("r-1")
+        assert ledger is not None
+        assert ledger.intervals == expected
+
+
+def test_one_that_is_aborted_during_the_step_waited_until_then() -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("r-0")
+    begun_at = stream.now
+    stream.step(["r-0"])
+    early = dict.fromkeys(("received_at", "parsed_at", "rendered_at", "tokenized_at"), begun_at + 1000)
+    stream.submit("r-1", is_taken=False, submitted_at=begun_at + 1000, **early)
+    stream.take("r-1")
+    stream.end("r-1", "abort", ended_at=begun_at + 5000)
+    stream.end_http("http-r-1", 499)
+    stream.release("r-1", "abort")
+    ledger = ledger_of(stream, "r-1")
+    assert spent(ledger)[0] == ("submit", 4000, "step_in_progress")
+    assert ledger.waits == {"step_in_progress": 4000}

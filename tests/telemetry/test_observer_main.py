@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,6 +177,33 @@ def test_a_bad_configuration_is_told_to_the_owner(tmp_path: Path) -> None:
             child.wait_for(READY, WAIT_SECONDS)
     finally:
         child.stop()
+
+
+def test_an_address_of_another_machine_is_told_without_a_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    values = {"run_dir": str(tmp_path), "inspect_host": "192.0.2.1"}
+    child = spawn("vllm_obs.telemetry.observer_main", "Observer", values)
+    try:
+        with pytest.raises(StartupError, match=r"the inspector cannot listen at 192\.0\.2\.1"):
+            child.wait_for(READY, WAIT_SECONDS)
+    finally:
+        child.stop()
+    assert capfd.readouterr().err == ""
+
+
+def test_it_shows_its_owner_that_it_lives_until_it_is_stopped(tmp_path: Path) -> None:
+    with observer_over(tmp_path) as observer:
+        signs = threading.Semaphore(0)
+        observer.child.on_message("ALIVE", lambda payload: signs.release())
+        assert all(signs.acquire(timeout=WAIT_SECONDS) for _ in range(3))
+        os.kill(observer.child.pid, signal.SIGSTOP)
+        time.sleep(0.1)
+        while signs.acquire(blocking=False):
+            """What was said before."""
+        assert not signs.acquire(timeout=2.0)
+        os.kill(observer.child.pid, signal.SIGCONT)
+        assert signs.acquire(timeout=WAIT_SECONDS)
 
 
 def test_it_answers_while_nothing_is_recorded(tmp_path: Path) -> None:

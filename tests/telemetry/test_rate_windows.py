@@ -3,12 +3,21 @@
 import pytest
 
 from vllm_obs.telemetry.ledger import SequenceLedger
-from vllm_obs.telemetry.rate_windows import NUM_SECONDS, RateWindows
-from vllm_obs.telemetry.records import RequestEnded, RequestSubmitted, StepAnswered, StepPlanned
+from vllm_obs.telemetry.rate_windows import NUM_SECONDS, RateWindows, end_of_second
+from vllm_obs.telemetry.records import (
+    HttpRequestEnded,
+    RequestEnded,
+    RequestSubmitted,
+    StepAnswered,
+    StepPlanned,
+    WorkerStep,
+)
 from vllm_obs.telemetry.step_history import StepFacts
+from vllm_obs.telemetry.view import Source
 
 S = 1_000_000_000
 BEGIN = 1_000 * S
+API = Source("APIServer_0", 1, 1, "")
 
 
 def ledger(
@@ -83,6 +92,41 @@ def test_the_loops_time_is_shared_out() -> None:
         {"schedule": 0.01, "execute": 0.06, "sample": 0.02, "update": 0.01, "busy": 0.1, "idle": 0.9}
     )
     assert rates.loop_shares(BEGIN + 10 * S, "1")["10s"]["idle"] == 1.0
+
+
+def test_sampling_inside_of_execute_is_told_by_the_slowest_rank() -> None:
+    """As an executor in the core's own process does: for the core, execute and sample end at the same moment."""
+    rates, ms = RateWindows(), S // 1000
+    for second in range(10):
+        facts = step(second, begun_at := BEGIN + second * S, 7)
+        assert facts.answered is not None
+        facts.answered = facts.answered._replace(executed_at=begun_at + 90 * ms)
+        for rank, sampled_ms in ((0, 70), (1, 88)):
+            received_at, sample_begun_at = begun_at + 11 * ms, begun_at + (sampled_ms - 18) * ms
+            moments = (received_at, received_at, sample_begun_at, sample_begun_at, begun_at + sampled_ms * ms)
+            facts.workers.append(WorkerStep(second, rank, *moments, 7, 1))
+        rates.step_closed(facts)
+    share = rates.loop_shares(BEGIN + 10 * S, "0")["10s"]
+    assert share == pytest.approx(
+        {"schedule": 0.01, "execute": 0.062, "sample": 0.018, "update": 0.01, "busy": 0.1, "idle": 0.9}
+    )
+
+
+def test_probes_are_no_http_requests() -> None:
+    rates = RateWindows()
+    for handler in ("/readyz", "/metrics", "/v1/chat/completions"):
+        moments = (BEGIN, BEGIN, BEGIN + 1)
+        rates.record(API, HttpRequestEnded("h", 0, "", handler, "GET", 200, "", "", *moments, 1, 1))
+    assert rates.rates(BEGIN + S)["10s"]["http_requests_per_second"] == 1.0
+
+
+def test_where_time_stands_still_the_last_second_counts() -> None:
+    rates = RateWindows()
+    rates.step_closed(step(0, BEGIN, 7))
+    last = BEGIN + S // 10
+    assert rates.rates(last)["10s"]["steps_per_second"] == 0.0
+    assert rates.rates(end_of_second(last))["10s"]["steps_per_second"] == 1.0
+    assert [end_of_second(moment) for moment in (0, S - 1, S)] == [S, S, 2 * S]
 
 
 def test_an_idle_run_has_rates_of_zero() -> None:

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fact_stream import FactStream
 from scripted_run import MODEL, ScriptedRun
 
+from vllm_obs.telemetry.flight_recorder import FlightRecorder
 from vllm_obs.telemetry.inspect_requests import one_request
 from vllm_obs.telemetry.inspect_state import run_view
 from vllm_obs.telemetry.observer import Observer
@@ -145,3 +147,53 @@ def test_a_directory_without_rings_is_named(tmp_path: Path, saved: Path) -> None
     with pytest.raises(RecordingError, match="holds no rings"):
         save_recording(tmp_path, saved, S)
     assert not saved.exists()
+
+
+def test_a_recording_that_begins_in_the_middle_knows_the_blocks_from_its_first_step(
+    run_dir: Path, saved: Path
+) -> None:
+    stream = FactStream(now=S)
+    stream.describe()
+    for number in range(4):
+        stream.submit(f"old-{number}", num_prompt_tokens=10 + number)
+        stream.step([f"old-{number}"])
+        stream.finish(f"old-{number}")
+    stream.submit("before", num_prompt_tokens=5)
+    stream.step(["before"])
+    stream.submit("reaches", num_prompt_tokens=9)
+    stream.step(["before", "reaches"])
+    stream.finish("before")
+    stream.pass_time(60 * S)
+    stream.step(["reaches"])
+    stream.keyframes(0, 8)
+    stream.step(["reaches"])
+    stream.finish("reaches")
+    write_rings(run_dir, stream)
+    save_recording(run_dir, saved, 10 * S)
+    state = replayed(saved).observer.state
+    assert (state.invariants.num_broken, state.num_lost) == (0, {})
+    assert [(ledger.request_id, ledger.is_partial) for ledger in state.ended] == [("reaches", False)]
+    blocks = state.past_engines[0].blocks
+    assert blocks.is_exact
+    view = blocks.at(stream.num_steps)
+    assert view is not None
+    assert sum(view.state_of(block_id) == "cached" for block_id in range(64)) == stream.blocks.levels[1] > 10
+
+
+def test_a_process_that_died_before_the_span_is_dead_in_the_recording(run_dir: Path, saved: Path) -> None:
+    stream = FactStream(now=S)
+    stream.describe()
+    stream.pass_time(60 * S)
+    stream.submit("late", is_taken=False)
+    write_rings(run_dir, stream)
+    save_recording(run_dir, saved, 10 * S)
+    assert replayed(saved).observer.state.engines == {}
+
+
+def write_rings(run_dir: Path, stream: FactStream) -> None:
+    """What the stream's processes recorded, in their rings; both are dead."""
+    for source in (stream.api, stream.engine):
+        recorder = FlightRecorder(run_dir / f"{source.role}.ring", source.role, 1 << 20)
+        for _, record in stream.of(source):
+            recorder.record(record)
+        recorder.close()

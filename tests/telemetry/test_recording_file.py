@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from vllm_obs.telemetry.recording_file import (
@@ -10,6 +11,7 @@ from vllm_obs.telemetry.recording_file import (
     RecordedFact,
     RecordedLoss,
     RecordedSource,
+    RecordedTotal,
     RecordingError,
     RecordingHeader,
     RecordingReader,
@@ -42,6 +44,20 @@ def test_what_is_written_is_read(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_file_is_whole_if_all_that_was_written_could_be_read(path: Path) -> None:
+    write_recording(path, HEADER, ENTRIES)
+    whole = path.read_bytes()
+    with RecordingReader(path) as reader:
+        assert not reader.is_whole
+        assert list(reader.entries()) == ENTRIES
+        assert reader.is_whole
+    last_frame_at = len(whole) - 8 - len(msgspec.msgpack.encode(RecordedTotal(len(ENTRIES))))
+    path.write_bytes(whole[:last_frame_at])
+    with RecordingReader(path) as reader:
+        assert list(reader.entries()) == ENTRIES
+        assert (reader.is_whole, reader.num_bad_bytes) == (False, 0)
+
+
 def test_a_cut_file_is_read_to_its_last_whole_frame(path: Path) -> None:
     num_bytes = write_recording(path, HEADER, ENTRIES)
     whole = path.read_bytes()
@@ -53,10 +69,9 @@ def test_a_cut_file_is_read_to_its_last_whole_frame(path: Path) -> None:
         except RecordingError:
             continue
         assert (header, entries) == (HEADER, ENTRIES[: len(entries)])
-        assert len(entries) < len(ENTRIES)
         seen.add(len(entries))
         assert num_bad <= end
-    assert seen == set(range(len(ENTRIES)))
+    assert seen == set(range(len(ENTRIES) + 1))
 
 
 def test_a_changed_byte_ends_it_and_is_counted(path: Path) -> None:

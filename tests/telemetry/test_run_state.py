@@ -4,6 +4,8 @@ import pytest
 from fact_stream import API_SERVER, ENGINE, FactStream
 from recording_view import RecordingView
 
+from vllm_obs.telemetry.block_view import BlockLevels
+from vllm_obs.telemetry.inspect_blocks import block_list
 from vllm_obs.telemetry.records import (
     HttpRequestEnded,
     LoopSampled,
@@ -14,6 +16,7 @@ from vllm_obs.telemetry.records import (
     WorkerStep,
 )
 from vllm_obs.telemetry.run_state import MAX_API_SERVERS, MAX_HTTP_REQUESTS, MAX_ROLES, RunState
+from vllm_obs.telemetry.stages import Interval
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.view import BaseView, RecordsLost, Source, SourceGone
 
@@ -210,3 +213,90 @@ def test_a_view_that_fails_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> 
 def test_what_is_no_snapshot_is_refused() -> None:
     with pytest.raises(ValueError, match="not a snapshot of a run"):
         RunState().restore({"engines": 7})
+
+
+def test_one_that_a_core_has_not_taken_waits_for_the_step_it_is_in() -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("r-0")
+    stream.step(["r-0"], is_answered=False)
+    stream.submit("r-1", is_taken=False)
+    state, _ = run_of(stream.facts)
+    sent = state.sequences["r-1"].submitted
+    assert state.intervals(state.sequences["r-1"], stream.now + 5000)[-2:] == [
+        Interval("submit", sent.tokenized_at, sent.submitted_at, ""),
+        Interval("submit", sent.submitted_at, stream.now + 5000, "step_in_progress"),
+    ]
+
+
+@pytest.mark.parametrize("is_core_first", [True, False])
+def test_a_sequence_whose_api_server_was_killed_lasts_until_its_last_token(is_core_first: bool) -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("r-0")
+    for _ in range(3):
+        stream.step(["r-0"])
+    alive = len(stream.facts)
+    after = stream.of(ENGINE)[len([fact for fact in stream.facts[:alive] if fact[0] == ENGINE]) :]
+    for _ in range(2):
+        after += [fact for fact in stream.step(["r-0"], is_taken=False) if fact[0] == ENGINE]
+    state, view = run_of(stream.facts[:alive] + (after if is_core_first else []))
+    state.apply(API_SERVER, SourceGone())
+    for fact in [] if is_core_first else after:
+        state.apply(*fact)
+    (ledger,) = view.closed
+    assert (ledger.is_abandoned, ledger.is_partial, ledger.state) == (True, False, "ended")
+    assert ledger.num_steps == ledger.num_output_tokens == (5 if is_core_first else 3)
+    assert (ledger.intervals[-1].stage, ledger.intervals[-1].ended_at) == ("decode", ledger.last_token_at)
+    assert sum(ledger.stage_ns().values()) == ledger.latency_ns
+    assert state.invariants.num_broken == 0
+
+
+def test_what_waits_when_its_api_server_is_killed_waited_until_the_last_step() -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("r-0")
+    stream.submit("r-1")
+    for _ in range(3):
+        stream.step(["r-0"], head_reason="max_num_seqs")
+    state, view = run_of(stream.facts)
+    state.apply(API_SERVER, SourceGone())
+    waiting = view.closed[-1]
+    over_at = state.engines["0"].builder.over_at
+    assert (waiting.request_id, waiting.intervals[-1].reason) == ("r-1", "max_num_seqs")
+    assert waiting.intervals[-1].ended_at == waiting.ended_at == over_at
+
+
+def test_a_dead_engine_has_nothing_and_what_it_had_can_be_looked_up() -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("r-0", num_prompt_tokens=10)
+    stream.submit("r-1")
+    stream.step(["r-0"])
+    state, _ = run_of(stream.facts)
+    before = block_list(state, "0", None)
+    assert before["levels"] == {"num_active": 3, "num_cached": 0, "num_free": 61}
+    state.apply(ENGINE, SourceGone())
+    engine = state.past_engines[0]
+    assert (engine.num_running, engine.num_waiting, engine.block_levels) == (0, 0, BlockLevels(0, 0, 0))
+    after = block_list(state, "0", None)
+    assert (after["levels"], set(after["states"]), after["requests"]) == (
+        {"num_active": 0, "num_cached": 0, "num_free": 0},
+        {"free"},
+        [],
+    )
+    assert block_list(state, "0", 1) == before
+
+
+def test_levels_of_blocks_are_the_plans_while_the_map_lacks_records() -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("r-0", num_prompt_tokens=10)
+    stream.step(["r-0"])
+    state, _ = run_of(stream.facts)
+    state.apply(ENGINE, RecordsLost(3))
+    for fact in stream.step(["r-0"]):
+        state.apply(*fact)
+    engine = state.engines["0"]
+    assert (engine.blocks.is_exact, engine.block_levels) == (False, stream.blocks.levels)
+    assert block_list(state, "0", None)["levels"] == engine.block_levels._asdict()

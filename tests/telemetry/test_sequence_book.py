@@ -158,7 +158,7 @@ def test_sequences_of_a_dead_api_server_close_as_they_are() -> None:
     stream.end("r-0", "stop")
     state, view = run_of(stream.facts)
     state.apply(API_SERVER, SourceGone())
-    assert [(ledger.request_id, ledger.is_partial, ledger.ended is None) for ledger in view.closed] == [
+    assert [(ledger.request_id, ledger.is_abandoned, ledger.ended is None) for ledger in view.closed] == [
         ("r-0", False, False),
         ("r-1", True, True),
     ]

@@ -1,8 +1,9 @@
 """The last steps are found by number and by age, and no more are kept than may be."""
 
+import pytest
 from fact_stream import FactStream
 
-from vllm_obs.telemetry.records import StepPlanned
+from vllm_obs.telemetry.records import StepAnswered, StepPlanned
 from vllm_obs.telemetry.step_history import MAX_STEP_AGE_NS, StepFacts, StepHistory, share_columns
 
 
@@ -82,3 +83,38 @@ def test_steps_are_not_kept_for_longer_than_ten_minutes() -> None:
 def test_an_empty_history_has_no_last_step() -> None:
     kept = history()
     assert (kept.last, kept.oldest_step, kept.newest(5), kept.since(0, 5)) == (None, 0, [], [])
+
+
+def timed(number: int, begun_at: int, ended_at: int | None) -> StepFacts:
+    """A step of one row; without an end it has not answered."""
+    planned = step(number).planned._replace(
+        schedule_begun_at=begun_at, schedule_ended_at=begun_at + 1, request_ids=["r"]
+    )
+    answered = StepAnswered(number, ended_at - 2, ended_at - 1, ended_at, ["r"], [1], 0) if ended_at else None
+    return StepFacts("0", planned, answered=answered)
+
+
+@pytest.mark.parametrize(
+    ("span", "expected"),
+    [
+        ((0, 100), []),
+        ((120, 150), [(1, 120, 150)]),
+        ((150, 250), [(1, 150, 200), (2, 210, 250)]),
+        ((200, 210), []),
+        ((0, 1000), [(1, 100, 200), (2, 210, 300), (3, 290, 400)]),
+        ((350, 360), [(3, 350, 360)]),
+        ((400, 1000), []),
+    ],
+)
+def test_it_is_known_which_steps_an_engine_was_inside_of(
+    span: tuple[int, int], expected: list[tuple[int, int, int]]
+) -> None:
+    kept = history(timed(1, 100, 200), timed(2, 210, 300), timed(3, 290, 400))
+    assert [(found.step.step, found.begun_at, found.ended_at) for found in kept.within(*span)] == expected
+
+
+def test_a_step_that_does_not_answer_lasts_on_until_a_later_one_has() -> None:
+    kept = history(timed(1, 100, 200), timed(2, 210, None))
+    assert [found.num_ns for found in kept.within(250, 900)] == [650]
+    kept.add(timed(3, 400, 450))
+    assert [(found.step.step, found.num_ns) for found in kept.within(250, 900)] == [(2, 150), (3, 50)]

@@ -4,8 +4,10 @@ import sys
 from pathlib import Path
 
 from vllm_obs import __version__
-from vllm_obs.cli.live_run import InspectorError, find_inspector, runs_newest_first
+from vllm_obs.cli.inspector import InspectorError
+from vllm_obs.cli.live_run import find_inspectors, is_alive, runs_newest_first
 from vllm_obs.cli.parser import Parser
+from vllm_obs.cli.printing import say
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import number
 
@@ -17,6 +19,7 @@ _DESCRIPTION = """\
 Save the facts of the last seconds of a run: every step, request and block, never a prompt or a completion.
 
 vllm-obs replay FILE shows them again, on any machine. A run that has died is recorded up to its last record."""
+_NOTABLE_SECONDS = 0.1
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -35,9 +38,10 @@ def main(argv: list[str]) -> int:
         print(f"vllm-obs: {error}", file=sys.stderr)
         return EXIT_FAILED
     lost = f", {saved.num_lost} lost before they were saved" if saved.num_lost else ""
-    print(
-        f"{options['file']}: {saved.num_records} records of {saved.seconds:.1f} s, {saved.num_bytes} bytes{lost}"
-    )
+    more = saved.seconds > last_seconds + _NOTABLE_SECONDS
+    whole = f" (the last {last_seconds:g} s, and back to the beginning of the requests in them)" if more else ""
+    counts = f"{saved.num_records} records of {saved.seconds:.1f} s{whole}, {saved.num_bytes} bytes{lost}"
+    say(f"{options['file']}: {counts}, of run {run.name}")
     return 0
 
 
@@ -57,14 +61,20 @@ def _run_directory(named: str | None) -> Path:
     """The run that was named, else the newest with a live inspector, else the newest of all with rings."""
     if named:
         return Path(named)
+    runs = {run.name: run for run in runs_newest_first()}
     try:
-        name = find_inspector().get("/inspect/version")["run"]
-        return next(run for run in runs_newest_first() if run.name == name)
-    except (InspectorError, StopIteration):
-        with_rings = [run for run in runs_newest_first() if any(run.glob("*.ring"))]
-        if not with_rings:
-            raise InspectorError("there is no run with rings; name its directory with --run") from None
-        return with_rings[0]
+        live = [inspector.run for inspector in find_inspectors()]
+    except InspectorError:
+        live = []
+    # One whose Observer does not answer lives all the same.
+    silent = [name for name, run in runs.items() if name not in live and is_alive(run)]
+    with_rings = [name for name, run in runs.items() if any(run.glob("*.ring"))]
+    chosen, *others = [*live, *silent] or with_rings[:1] or [""]
+    if not chosen:
+        raise InspectorError("there is no run with rings; name its directory with --run")
+    if others:
+        print(f"vllm-obs: run {', '.join(others)} lives as well; name one with --run", file=sys.stderr)
+    return runs[chosen]
 
 
 def _parser() -> Parser:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from vllm_obs.cli.parser import Parser
+from vllm_obs.cli.printing import say
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import whole_number
 
@@ -45,7 +46,7 @@ async def _serve(path: Path, host: str, port: int) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, service.end)
         server = await service.start()
-        print(f"replaying {path} at {server.address}/ (Ctrl-C ends it)", flush=True)
+        say(f"replaying {path} at {server.address}/ (Ctrl-C ends it)")
         try:
             await service.run()
         finally:

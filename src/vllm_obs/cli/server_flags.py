@@ -6,15 +6,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from vllm_obs.cli.server_flags_observability import check_observability, metrics_version
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import Flag, json_strings, number, whole_number
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.trace_environment import TraceEnvironment
-from vllm_obs.telemetry.otlp_settings import OtlpSettingsError, check_endpoint
 
 MAX_KEY_CHARS = 4096
 MAX_KEYS = 1024
-MAX_URL_CHARS = 2048
 TRACE_MODULES = ("model", "worker", "all")
 
 
@@ -55,7 +54,7 @@ SERVER_FLAGS = (
          parse=whole_number, metavar="PORT", default_text="the API's + 1000"),
     Flag("enable_mfu_metrics", "Observability", "Metrics of estimated operations and bytes.", "pair"),
     Flag("show_hidden_metrics_for_version", "Observability", "Show metrics under names that were given up.",
-         metavar="VERSION"),
+         parse=metrics_version, metavar="VERSION"),
     Flag("disable_telemetry", "Observability", "Record nothing and start no Observer.", "switch", is_hidden=True),
     Flag("uvicorn_log_level", "Logging", "Level of the HTTP server's log.",
          choices=("critical", "error", "warning", "info", "debug", "trace")),
@@ -107,7 +106,7 @@ def _check(config: ServerConfig) -> None:
     for name, seconds in (("startup", config.startup_timeout), ("shutdown", config.shutdown_timeout)):
         if not 0 <= seconds <= 86_400:
             raise ConfigError(f"--{name}-timeout {seconds:g} is not between 0 and 86400 seconds")
-    _check_observability(config)
+    check_observability(config)
     if len(config.api_keys) > MAX_KEYS:
         raise ConfigError(f"{len(config.api_keys)} API keys are given; at most {MAX_KEYS} are allowed")
     for key in config.api_keys:
@@ -115,24 +114,3 @@ def _check(config: ServerConfig) -> None:
             raise ConfigError(f"an API key is empty, unprintable or over {MAX_KEY_CHARS} characters long")
     if config.root_path and not config.root_path.startswith("/"):
         raise ConfigError(f"--root-path {config.root_path:.64} does not begin with /")
-
-
-def _check_observability(config: ServerConfig) -> None:
-    if config.trace_sample_rate is not None and not 0 <= config.trace_sample_rate <= 1:
-        raise ConfigError(f"--trace-sample-rate {config.trace_sample_rate:g} is not between 0 and 1")
-    if config.inspect_port is not None and not 0 <= config.inspect_port <= 65535:
-        raise ConfigError(f"--inspect-port {config.inspect_port} is not between 0 and 65535")
-    endpoint = config.otlp_traces_endpoint
-    if config.collect_detailed_traces and not (endpoint or config.trace_environment.has_endpoint):
-        raise ConfigError("--collect-detailed-traces needs --otlp-traces-endpoint")
-    if endpoint is not None and (not endpoint.isprintable() or not 0 < len(endpoint) <= MAX_URL_CHARS):
-        raise ConfigError(f"--otlp-traces-endpoint is empty, unprintable or over {MAX_URL_CHARS} characters long")
-    if endpoint is not None:
-        _check_endpoint(endpoint)
-
-
-def _check_endpoint(endpoint: str) -> None:
-    try:
-        check_endpoint(endpoint)
-    except OtlpSettingsError as error:
-        raise ConfigError(f"--otlp-traces-endpoint: {error}") from None

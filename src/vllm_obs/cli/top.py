@@ -6,24 +6,34 @@ import select
 import shutil
 import sys
 import termios
+import time
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-from vllm_obs.cli.live_run import Inspector, InspectorError, find_inspector
+from vllm_obs.cli.inspector import Inspector, InspectorError
+from vllm_obs.cli.live_run import find_inspectors
 from vllm_obs.cli.parser import Parser
-from vllm_obs.cli.top_screen import Look, screen
+from vllm_obs.cli.printing import say
+from vllm_obs.cli.top_cells import plain
+from vllm_obs.cli.top_screen import Frame, Look, screen
 from vllm_obs.engine.errors import ConfigError
 
 EXIT_UNREACHABLE = 1
 MIN_INTERVAL_SECONDS = 0.2
+LOOK_SECONDS = 3.0
+"""How long the inspector may take for an answer; keys wait meanwhile."""
+MAX_LOOKED_AT = 200
+"""So many requests are asked for, the newest, to choose from."""
 
 _USAGE = "vllm-obs top [--url URL] [--interval SECONDS] [--once] [--json]"
 _DESCRIPTION = """\
 Show what a running server does: requests, who waits and why, KV blocks, the engine's loop, latencies, processes.
 
 Keys: q ends, p holds the picture. Without a terminal it prints one look and ends."""
+_KEYS = "q ends, p holds"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -34,17 +44,21 @@ def main(argv: list[str]) -> int:
     if options["interval"] < MIN_INTERVAL_SECONDS:
         raise ConfigError(f"--interval {options['interval']:g} is under {MIN_INTERVAL_SECONDS:g} s")
     try:
-        inspector = find_inspector(options["url"])
+        found, *others = find_inspectors(options["url"])
+        inspector = found._replace(timeout_seconds=LOOK_SECONDS)
         first = take_look(inspector)
     except InspectorError as error:
         print(f"vllm-obs: {error}", file=sys.stderr)
         return EXIT_UNREACHABLE
+    frame = Frame(inspector.url, 0, others=tuple(other.words for other in others))
     if options["json"]:
-        print(json.dumps(first._asdict() | {"url": inspector.url}))
+        say(json.dumps(first._asdict() | {"url": inspector.url}))
     elif options["once"] or not (sys.stdout.isatty() and sys.stdin.isatty()):
-        print("\n".join(screen(first, inspector.url, shutil.get_terminal_size((110, 50)).columns)))
+        columns = shutil.get_terminal_size((110, 50)).columns
+        lines = screen(first, replace(frame, columns=columns))
+        say("\n".join(lines if sys.stdout.isatty() else map(plain, lines)))
     else:
-        _live(inspector, first, options["interval"])
+        _live(inspector, first, frame, options["interval"])
     return 0
 
 
@@ -52,31 +66,32 @@ def take_look(inspector: Inspector) -> Look:
     """What the screen shows, as it is now. Raises InspectorError."""
     return Look(
         state=inspector.get("/inspect/state"),
-        requests=inspector.get("/inspect/requests", state="live", limit=30)["requests"],
+        requests=inspector.get("/inspect/requests", state="live", limit=MAX_LOOKED_AT)["requests"],
         quantiles=inspector.get("/inspect/quantiles", window="1m"),
         processes=inspector.get("/inspect/processes")["processes"],
     )
 
 
-def _live(inspector: Inspector, look: Look, interval_seconds: float) -> None:
-    is_held, trouble = False, ""
+def _live(inspector: Inspector, look: Look, frame: Frame, interval_seconds: float) -> None:
+    is_held, trouble, looked_at = False, "", time.monotonic()
     with _terminal():
         while True:
-            _draw(look, inspector, trouble or ("held: p goes on" if is_held else ""))
+            _draw(look, replace(frame, trouble=trouble), "held: p goes on" if is_held else _KEYS)
             key = _key_within(interval_seconds)
             if key in ("q", "\x03"):
                 return
             is_held ^= key == "p"
             if not is_held:
                 try:
-                    look, trouble = take_look(inspector), ""
+                    look, trouble, looked_at = take_look(inspector), "", time.monotonic()
                 except InspectorError as error:
-                    trouble = str(error)
+                    trouble = f"Below is how it was {time.monotonic() - looked_at:.0f} s ago; {error}."
 
 
-def _draw(look: Look, inspector: Inspector, note: str) -> None:
+def _draw(look: Look, frame: Frame, note: str) -> None:
     columns, rows = shutil.get_terminal_size()
-    lines = screen(look, inspector.url, columns)[: rows - 1]
+    # The last row is the note's.
+    lines = screen(look, replace(frame, columns=columns, rows=rows - 1))
     body = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines)
     sys.stdout.write(f"{_HOME}{body}{note[:columns]}{_CLEAR_LINE}{_CLEAR_BELOW}")
     sys.stdout.flush()

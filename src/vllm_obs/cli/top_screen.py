@@ -1,15 +1,34 @@
-"""What `vllm-obs top` shows: lines of text made from one look at the inspector API."""
+"""What `vllm-obs top` shows: lines of text made from one look at the inspector API, to fit the terminal."""
 
+import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
-BAR_WIDTH = 20
-MAX_WAITING = 5
+from vllm_obs.cli.top_cells import BOLD, DIM, GREEN, NOTHING, RED, RESET, YELLOW, age, bar, cut, latency, short
+from vllm_obs.cli.top_tables import process_lines, process_table, request_table
+
 MAX_REQUESTS = 15
-BOLD, DIM, RED, GREEN, YELLOW, RESET = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
-_COLOURS = {"ok": GREEN, "idle": GREEN, "starting": YELLOW, "recording": YELLOW}
+"""Shown where there is no end of the page."""
+MIN_REQUESTS = 8
+"""Where so many have no room, as far as there are so many, all else is shown in fewer lines; then half of them."""
+MAX_ENGINES = 4
+MODEL_WIDTH = 32
+MAX_HEALTH_LINES = 3
+NARROW_COLUMNS = 100
+_COLOURS = {"ok": GREEN, "idle": GREEN, "starting": YELLOW, "recording": YELLOW, "draining": YELLOW}
 _PHASES = ("schedule", "execute", "sample", "update")
 _QUANTILES = (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "end to end"), ("queue", "queue"), ("step", "step"))
+_NUM_SHORT_QUANTILES = 3
+_RATES = (
+    ("output_tokens", "output/s", 10),
+    ("prompt_tokens", "prompt/s", 10),
+    ("requests", "requests/s", 12),
+    ("failed_requests", "failed/s", 10),
+    ("steps", "steps/s", 10),
+)
 
 
 class Look(NamedTuple):
@@ -21,48 +40,94 @@ class Look(NamedTuple):
     processes: list[dict[str, Any]]
 
 
-def screen(look: Look, url: str, columns: int) -> list[str]:
-    """The lines, none wider than `columns`; colour is in ANSI sequences."""
-    lines = [
-        *_head(look.state, url),
+@dataclass(frozen=True)
+class Frame:
+    """Where a look is shown, and what else is to be told. Without `rows` there is no end of the page.
+
+    `trouble` is why there is no newer look, `others` are runs that live beside the one looked at.
+    """
+
+    url: str
+    columns: int
+    rows: int | None = None
+    trouble: str = ""
+    others: tuple[str, ...] = ()
+
+
+def screen(look: Look, frame: Frame) -> list[str]:
+    """The lines, none wider than the frame and not more than it has; colour is in ANSI sequences."""
+    num_live = look.state["requests"]["num_live"]
+    above, below = _whole(look, frame)
+    room = MAX_REQUESTS + 2
+    if frame.rows is not None:
+        for layout, min_requests in ((_whole, MIN_REQUESTS), (_short, MIN_REQUESTS // 2), (_least, 1)):
+            above, below = layout(look, frame)
+            room = frame.rows - len(above) - len(below)
+            if room >= min(min_requests, num_live) + 2:
+                break
+    requests = request_table(look.requests, num_live, frame.columns, max(3, room))
+    lines = [cut(line, frame.columns) for line in (*above, *requests, *below)]
+    return lines if frame.rows is None else lines[: frame.rows]
+
+
+def _whole(look: Look, frame: Frame) -> tuple[list[str], list[str]]:
+    """Everything, with room between: what is above the requests, and what is below."""
+    above = [
+        *_head(look.state, frame),
+        _traces(look.state["telemetry"]),
         "",
-        *_engines(look.state),
+        *_engines(look.state, frame.columns),
         "",
-        *_rates(look.state),
+        *_rates(look.state, None),
         "",
-        *_latencies(look.quantiles),
+        *_latencies(look.quantiles, None),
         "",
         *_waiting(look.state),
-        *_requests(look.requests, look.state["requests"]["num_live"]),
-        "",
-        *_processes(look.processes),
     ]
-    return [cut(line, columns) for line in lines]
+    return above, ["", *process_table(look.processes)]
 
 
-def cut(line: str, columns: int) -> str:
-    """The line with at most `columns` characters to be seen; colours take no room."""
-    shown, room, position = [], columns, 0
-    while position < len(line):
-        end = line.find("m", position) + 1 if line[position] == "\x1b" else position + 1
-        if line[position] == "\x1b":
-            shown.append(line[position:end])
-        elif room:
-            shown.append(line[position])
-            room -= 1
-        position = end
-    return "".join(shown)
+def _short(look: Look, frame: Frame) -> tuple[list[str], list[str]]:
+    """What matters most, in few lines."""
+    above = [
+        *_head(look.state, frame),
+        *_engines(look.state, frame.columns),
+        *_rates(look.state, 1),
+        *_latencies(look.quantiles, _NUM_SHORT_QUANTILES),
+        *_waiting(look.state),
+    ]
+    return above, process_lines(look.processes, frame.columns)
 
 
-def _head(state: dict[str, Any], url: str) -> Iterator[str]:
-    health = state["health"]
-    colour = _COLOURS.get(health["word"], RED)
-    model = ", ".join(state["models"]) or "no model yet"
-    yield f"{BOLD}vllm-obs{RESET}  {model}  up {_age(state['uptime_seconds'])}  {DIM}{url}{RESET}"
-    yield f"{colour}{health['word']}{RESET}  {health['says']}"
-    yield _traces(state["telemetry"])
+def _least(look: Look, frame: Frame) -> tuple[list[str], list[str]]:
+    """For a terminal of few lines."""
+    above = [*_head(look.state, frame), *_engines(look.state, frame.columns, is_short=True), *_waiting(look.state)]
+    return above, process_lines(look.processes, frame.columns)[:1]
+
+
+def _head(state: dict[str, Any], frame: Frame) -> Iterator[str]:
+    # A model that was given as a file is served under its path.
+    model = ", ".join(PurePath(name).name if name[:1] in "./" else name for name in state["models"])
+    yield f"{BOLD}vllm-obs{RESET}  {short(model or 'no model yet', MODEL_WIDTH)}  up {age(state['uptime_seconds'])}  {DIM}{frame.url}{RESET}"
+    yield from _health(state, frame)
+    if frame.others:
+        yield f"{YELLOW}also alive: {', '.join(frame.others)} (--url){RESET}"
     if state["telemetry"]["num_lost_records"]:
         yield f"{YELLOW}{state['telemetry']['num_lost_records']} records were lost to overrun{RESET}"
+
+
+def _health(state: dict[str, Any], frame: Frame) -> Iterator[str]:
+    word, says = state["health"]["word"], state["health"]["says"]
+    colour = RED if state["deaths"] and word == "recording" else _COLOURS.get(word, RED)
+    if frame.trouble:
+        word, says, colour = "no answer", frame.trouble, RED
+    elif word != "recording" and _COLOURS.get(word):
+        says = " ".join([says, *(death["says"] for death in state["deaths"])])
+    first, *rest = textwrap.wrap(
+        f"{word}  {says}", max(20, frame.columns), max_lines=MAX_HEALTH_LINES, placeholder=" …"
+    )
+    yield f"{colour}{word}{RESET}{first[len(word) :]}"
+    yield from rest
 
 
 def _traces(telemetry: dict[str, Any]) -> str:
@@ -76,39 +141,52 @@ def _traces(telemetry: dict[str, Any]) -> str:
     return f"traces  detail {telemetry['detail_level']} of 3, {share}, {sent}"
 
 
-def _engines(state: dict[str, Any]) -> Iterator[str]:
-    for engine in state["engines"]:
-        blocks, loop = engine["blocks"], engine["loop"]["10s"]
-        usage = blocks["usage"]
-        yield (
-            f"engine {engine['engine']}  {engine['num_running']} running  {engine['num_waiting']} waiting  "
-            f"step {engine['last_step']}  {engine['state']}"
-        )
-        yield (
-            f"  KV   {_bar(usage)} {100 * usage:5.1f} %  {blocks['num_active']} active, "
-            f"{blocks['num_cached']} cached, {blocks['num_free']} free of {blocks['num_blocks']}"
-        )
-        phases = ", ".join(f"{phase} {100 * loop[phase]:.1f}" for phase in _PHASES)
-        yield f"  loop {_bar(loop['busy'])} {100 * loop['busy']:5.1f} % busy  {phases}"
+def _engines(state: dict[str, Any], columns: int, is_short: bool = False) -> Iterator[str]:
+    is_narrow = columns < NARROW_COLUMNS
+    for engine in state["engines"][:MAX_ENGINES]:
+        colour = RED if engine["state"] == "dead" else ""
+        work = f"{engine['num_running']} running  {engine['num_waiting']} waiting"
+        words = f"engine {engine['engine']}  {work}  step {engine['last_step']}  {engine['state']}"
+        yield f"{colour}{words}{RESET}" if colour else words
+        if not is_short:
+            yield _blocks(engine["blocks"], 10 if is_narrow else 20)
+            yield _loop(engine["loop"]["10s"], is_narrow)
+    if len(state["engines"]) > MAX_ENGINES:
+        yield f"{DIM}and {len(state['engines']) - MAX_ENGINES} more engines{RESET}"
 
 
-def _rates(state: dict[str, Any]) -> Iterator[str]:
-    yield f"{DIM}{'':<8}{'output/s':>10}{'prompt/s':>10}{'requests/s':>12}{'failed/s':>10}{'steps/s':>10}{RESET}"
-    names = ("output_tokens", "prompt_tokens", "requests", "failed_requests", "steps")
-    widths = (10, 10, 12, 10, 10)
-    for window, rates in state["throughput"].items():
-        numbers = [rates[f"{name}_per_second"] for name in names]
-        cells = "".join(f"{number:>{width}.1f}" for number, width in zip(numbers, widths, strict=True))
+def _blocks(blocks: dict[str, Any], width: int) -> str:
+    usage = blocks["usage"]
+    return (
+        f"  KV   {bar(usage, width)} {100 * usage:5.1f} %  {blocks['num_active']} active, "
+        f"{blocks['num_cached']} cached, {blocks['num_free']} free of {blocks['num_blocks']}"
+    )
+
+
+def _loop(loop: dict[str, float], is_narrow: bool) -> str:
+    """The shares of the last ten seconds, in per cent."""
+    phases = ", ".join(f"{phase} {100 * loop[phase]:.1f}" for phase in _PHASES)
+    shown = bar(loop["busy"], 10 if is_narrow else 20)
+    return f"  loop {shown} {100 * loop['busy']:5.1f} %{'' if is_narrow else ' busy'}  {phases}"
+
+
+def _rates(state: dict[str, Any], num_windows: int | None) -> Iterator[str]:
+    heads = "".join(f"{head:>{width}}" for _, head, width in _RATES)
+    yield f"{DIM}{'':<8}{heads}{RESET}"
+    for window, rates in islice(state["throughput"].items(), num_windows):
+        cells = "".join(f"{rates[f'{name}_per_second']:>{width}.1f}" for name, _, width in _RATES)
         yield f"{window:<8}{cells}"
 
 
-def _latencies(quantiles: dict[str, Any]) -> Iterator[str]:
-    measured = quantiles["quantiles"]
-    yield f"{DIM}{'last 1m':<12}{'p50':>12}{'p95':>12}{'p99':>12}{'count':>8}{RESET}"
-    for name, words in _QUANTILES:
+def _latencies(quantiles: dict[str, Any], num_measures: int | None) -> Iterator[str]:
+    measured, keys = quantiles["quantiles"], ("p50", "p95", "p99", "max")
+    heads = "".join(f"{key:>12}" for key in keys)
+    yield f"{DIM}{'last 1m':<12}{heads}{'count':>8}{RESET}"
+    for name, words in _QUANTILES[:num_measures]:
         if found := measured.get(name):
-            cells = "".join(f"{_seconds(found[key]):>12}" for key in ("p50", "p95", "p99"))
-            yield f"{words:<12}{cells}{found['num_observed']:>8}"
+            values = [found[key] if found["num_observed"] else None for key in keys]
+            cells = "".join(f"{latency(value):>12}" for value in values)
+            yield f"{words:<12}{cells}{found['num_observed'] or NOTHING:>8}"
 
 
 def _waiting(state: dict[str, Any]) -> Iterator[str]:
@@ -116,62 +194,3 @@ def _waiting(state: dict[str, Any]) -> Iterator[str]:
     if reasons:
         words = ", ".join(f"{count} for {reason}" for reason, count in reasons.items())
         yield f"{YELLOW}waiting{RESET}  {words}"
-        yield ""
-
-
-def _requests(requests: list[dict[str, Any]], num_live: int) -> Iterator[str]:
-    heads = f"{'request':<36}{'state':<11}{'stage':<24}{'age':>9}{'prompt':>8}{'output':>8}{'last token':>12}"
-    yield f"{DIM}{heads}{RESET}"
-    for request in requests[:MAX_REQUESTS]:
-        reason = request["reason"]
-        stage = f"{request['stage']}: {reason}" if reason else request["stage"]
-        last = request["last_token_age_seconds"]
-        yield (
-            f"{request['request_id'][:35]:<36}{request['state']:<11}{stage[:23]:<24}"
-            f"{_age(request['latency_ns'] / 1e9):>9}{request['num_prompt_tokens']:>8}"
-            f"{request['num_output_tokens']:>8}{'' if last is None else _age(last):>12}"
-        )
-    if num_live > MAX_REQUESTS:
-        yield f"{DIM}and {num_live - MAX_REQUESTS} more{RESET}"
-    if not requests:
-        yield "no request is under way"
-
-
-def _processes(processes: list[dict[str, Any]]) -> Iterator[str]:
-    heads = f"{'process':<22}{'pid':>8}  {'state':<8}{'doing':<16}{'heartbeat':>10}{'cpu s':>9}{'rss':>10}"
-    yield f"{DIM}{heads}{RESET}"
-    for process in processes:
-        colour = "" if process["state"] in ("starting", "ready") else RED
-        beat = process["heartbeat_age_seconds"]
-        yield (
-            f"{colour}{process['role']:<22}{process['pid']:>8}  {process['state']:<8}{process['activity']:<16}"
-            f"{'' if beat is None else _age(beat):>10}{_number(process['cpu_seconds'], 1):>9}"
-            f"{_megabytes(process['rss_bytes']):>10}{RESET if colour else ''}"
-        )
-
-
-def _bar(share: float) -> str:
-    full = round(BAR_WIDTH * min(1.0, max(0.0, share)))
-    return "█" * full + "░" * (BAR_WIDTH - full)
-
-
-def _age(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f}m{seconds % 60:02.0f}s"
-    return f"{seconds // 3600:.0f}h{seconds % 3600 // 60:02.0f}m"
-
-
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def _megabytes(num_bytes: int | None) -> str:
-    return "" if num_bytes is None else f"{num_bytes / 1e6:.0f} MB"

@@ -1,0 +1,61 @@
+"""Inspector: asks the inspector API of one run over HTTP."""
+
+import http.client
+import json
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+TIMEOUT_SECONDS = 10.0
+MAX_REPLY_BYTES = 64 << 20
+
+
+class InspectorError(Exception):
+    """The inspector API cannot be reached, or refused what was asked with that HTTP `status`."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Inspector(NamedTuple):
+    """Where one inspector API is, and of which run."""
+
+    url: str
+    run: str = ""
+    timeout_seconds: float = TIMEOUT_SECONDS
+
+    @property
+    def words(self) -> str:
+        """How people are told of it."""
+        return f"run {self.run} at {self.url}"
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The JSON at `path`. Raises InspectorError."""
+        given = {name: value for name, value in query.items() if value is not None}
+        parts = urlsplit(self.url)
+        connection = http.client.HTTPConnection(
+            parts.hostname or "", parts.port or 80, timeout=self.timeout_seconds
+        )
+        try:
+            connection.request("GET", f"{path}?{urlencode(given)}" if given else path)
+            reply = connection.getresponse()
+            body = reply.read(MAX_REPLY_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise InspectorError(f"the inspector at {self.url} does not answer: {error or type(error)}") from None
+        finally:
+            connection.close()
+        return _content(body, reply.status, self.url)
+
+
+def _content(body: bytes, status: int, url: str) -> Any:
+    try:
+        content = json.loads(body)
+    except ValueError:
+        raise InspectorError(
+            f"what answers at {url} is no inspector of vllm-obs (status {status})", status
+        ) from None
+    if status != 200:
+        error = content.get("error") if isinstance(content, dict) else None
+        message = error.get("message") if isinstance(error, dict) else None
+        raise InspectorError(str(message or f"status {status}"), status)
+    return content

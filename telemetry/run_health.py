@@ -1,0 +1,142 @@
+"""How a run is, in a word and a sentence, judged by its engines, its processes' deaths and its API servers."""
+
+import signal
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.engine_state import EngineState
+from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.process_table import ProcessFacts
+from vllm_obs.telemetry.ring import RingError
+from vllm_obs.telemetry.ring_reader import RingReader
+from vllm_obs.telemetry.run_snapshot import AWAKE
+from vllm_obs.telemetry.run_state import RunState
+
+STALL_SECONDS = 10.0
+"""An engine with work that has ended no step for so long is said to stand still."""
+DEATH_SECONDS = 300.0
+"""So long a death is told of in a run that lives on; in a recording always."""
+MAX_DEATHS = 4
+API_ROLE = "APIServer"
+NS = 1e9
+
+
+class Health(NamedTuple):
+    """A word from a closed set, and a sentence."""
+
+    word: str
+    says: str
+
+
+class Death(NamedTuple):
+    """A process that did not end in order. `died_at` (monotonic ns) is 0 where nobody saw it."""
+
+    role: str
+    pid: int
+    exit_code: int | None
+    died_at: int
+    says: str
+
+
+def health_of(observer: Observer, now: int, run_dir: Path | None = None) -> Health:
+    """How the run is. `run_dir` is where the rings of a live run's API servers are."""
+    deaths = " ".join(death.says for death in deaths_of(observer, now))
+    if not observer.is_live:
+        return Health("recording", f"A recording of run {observer.run}; time stands still. {deaths}".strip())
+    state = observer.state
+    if run_dir is not None and is_draining(run_dir):
+        return Health("draining", f"The server ends: no request is let in. {_counts(state)}")
+    if not state.engines:
+        if state.past_engines:
+            return Health("engine_dead", f"The engine has ended and no other has started. {deaths}".strip())
+        return Health("starting", f"No engine has started yet. {deaths}".strip())
+    stalls = [stall for label in sorted(state.engines) if (stall := _stall(state, label, now))]
+    if stalls:
+        return Health("stalled", " ".join(stalls))
+    return _moving(state)
+
+
+def deaths_of(observer: Observer, now: int) -> list[Death]:
+    """The last processes that did not end in order, newest last; only recent ones of a run that lives."""
+    deaths = [death for process in observer.state.processes.all() if (death := _death(observer, process, now))]
+    if observer.is_live:
+        deaths = [death for death in deaths if now - death.died_at < DEATH_SECONDS * NS]
+    return sorted(deaths, key=lambda death: death.died_at)[-MAX_DEATHS:]
+
+
+def is_draining(run_dir: Path) -> bool:
+    """Whether an API server that lives says in its ring's header that it is ending."""
+    for path in run_dir.glob(f"{API_ROLE}_*.ring"):
+        try:
+            with RingReader(path) as reader:
+                if reader.header().activity is Activity.STOPPING and reader.is_writer_alive():
+                    return True
+        except (RingError, OSError):
+            continue
+    return False
+
+
+def _moving(state: RunState) -> Health:
+    paused = [label for label in sorted(state.engines) if state.engines[label].state != AWAKE]
+    if paused:
+        work = ", ".join(f"engine {label} with {_work(state.engines[label])}" for label in paused)
+        return Health("paused", f"Paused by order: {work}.")
+    if any(engine.described is None for engine in state.engines.values()):
+        return Health("starting", "The engine is loading.")
+    if not any(engine.num_running or engine.num_waiting for engine in state.engines.values()):
+        return Health("idle", "Ready; nothing is under way.")
+    return Health("ok", _counts(state))
+
+
+def _counts(state: RunState) -> str:
+    num_running = sum(engine.num_running for engine in state.engines.values())
+    num_waiting = sum(engine.num_waiting for engine in state.engines.values())
+    return f"{num_running} running, {num_waiting} waiting."
+
+
+def _death(observer: Observer, process: ProcessFacts, now: int) -> Death | None:
+    """None for one that lives, or ended in order as far as is known."""
+    code, role, pid = process.exit_code, process.role, process.pid
+    if code:
+        when = f"{max(0, now - process.exited_at) / NS:.1f} s {'ago' if observer.is_live else 'before the end'}"
+        how = f"died of {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+        return Death(role, pid, code, process.exited_at, f"{role} (pid {pid}) {how} {when}.")
+    if code is None and process.is_gone and (num_cut := _num_cut_off(observer.state, process)):
+        requests = "1 request" if num_cut == 1 else f"{num_cut} requests"
+        return Death(role, pid, None, 0, f"{role} (pid {pid}) was gone before {requests} had ended.")
+    return None
+
+
+def _num_cut_off(state: RunState, process: ProcessFacts) -> int:
+    """How many sequences of an API server never ended."""
+    if not process.role.startswith(API_ROLE):
+        return 0
+    return sum(ledger.ended is None and ledger.api_generation == process.generation for ledger in state.ended)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _stall(state: RunState, label: str, now: int) -> str:
+    """What to say of an engine that has work and does not move; empty for one that does, may not, or has none."""
+    engine = state.engines[label]
+    if engine.state != AWAKE or not (engine.num_running or engine.num_waiting):
+        return ""
+    moments = [engine.state_since] if engine.state_since else []
+    moments += [engine.last_planned.schedule_ended_at] if engine.last_planned else []
+    moments += [engine.last_answered.updated_at] if engine.last_answered else []
+    moments += [ledger.taken_at for ledger in islice(engine.builder.roster.line.ledgers(), 1)]
+    seconds = (now - max(moments)) / NS if moments else 0.0
+    if seconds < STALL_SECONDS:
+        return ""
+    return f"Engine {label} has {_work(engine)} and has ended no step for {seconds:.0f} s."
+
+
+def _work(engine: EngineState) -> str:
+    return f"{engine.num_running} running and {engine.num_waiting} waiting"
