@@ -1,7 +1,7 @@
 """Measures what telemetry costs a server under load: runs with all of it, and with none, in turn, in pairs.
 
 With all of it: every process records, the Observer derives metrics and exports the spans of every request to a
-receiver on this host, and /metrics is scraped each second. With none: `--disable-telemetry`. Flags after `--` go
+receiver on this host, and /metrics is scraped (--scrape-seconds). With none: `--disable-telemetry`. Flags after `--` go
 to both servers. Nothing else should run on the machine.
 """
 
@@ -204,7 +204,7 @@ def measure(has_telemetry: bool, cost: RingCost, options: argparse.Namespace) ->
             warm = argparse.Namespace(**{**vars(options), "num_prompts": options.concurrency, "output_len": 8})
             load(port, warm)
             counted, begun = counters(port) if has_telemetry else (0, 0), cpu_seconds(root)
-            with repeating(1.0, lambda: has_telemetry and answers(metrics)):
+            with repeating(options.scrape_seconds, lambda: has_telemetry and answers(metrics)):
                 report = load(port, options)
             steps, records = counters(port) if has_telemetry else (0, 0)
             time.sleep(EXPORT_SECONDS)
@@ -269,6 +269,9 @@ def main() -> None:
     parser.add_argument("--num-prompts", type=int, default=96, help="requests in a run (default: 96)")
     parser.add_argument("--input-len", type=int, default=128, help="prompt tokens (default: 128)")
     parser.add_argument("--output-len", type=int, default=128, help="output tokens (default: 128)")
+    parser.add_argument(
+        "--scrape-seconds", type=float, default=5.0, help="time between scrapes of /metrics (default: 5)"
+    )
     parser.add_argument("--port", type=int, default=8765, help="port of the servers (default: 8765)")
     parser.add_argument("flags", nargs="*", help="flags of both servers, after --")
     options = parser.parse_args()
