@@ -163,6 +163,7 @@ class Lifecycle:
 
     async def _drain(self, llm: AsyncLLM) -> int:
         """Let no request in, let the running ones finish until the deadline or the second signal."""
+        self._recorder.doing(Activity.STOPPING)
         timeout = self._api.server.shutdown_timeout
         self._api.drain()
         logger.info("shutting down: %d request(s) have %g s to finish", self._api.num_open, timeout)

@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Catching:
-    """What a map that lost records must still hear: these blocks, who lives, and the tables not `told` since."""
+    """What a map that lost records must still hear: these blocks, who lives, and the tables not `told` since.
+
+    `told` is cut to those that live whenever that is known.
+    """
 
     blocks: set[int]
     told: set[str] = field(default_factory=set)
@@ -161,9 +164,9 @@ class BlockMap:
         self._catching = _Catching(set(range(self.num_blocks)))
         self._undo.begin(self.step + 1)
 
-    def gone(self) -> None:
+    def gone(self, last_step: int) -> None:
         """The engine is dead and nobody holds anything; how it was is kept as what its last step left."""
-        self.step += 1
+        self.step = max(self.step, last_step) + 1
         for request_id in list(self._tables):
             self._drop_table(self.step, request_id)
         for block_id in range(self.num_blocks):
@@ -174,6 +177,7 @@ class BlockMap:
         for request_id in [request_id for request_id in self._tables if request_id not in request_ids]:
             self._drop_table(self.step, request_id)
         if self._catching is not None:
+            self._catching.told &= request_ids
             self._catching.missing = request_ids - self._catching.told
             self._finish_catching()
 
@@ -213,6 +217,10 @@ class BlockMap:
             self._undo.add(TableBefore(step, request_id, tuple(table)))
             _remember(self._ended, request_id, table)
 
+    def begin(self, request_id: str) -> None:
+        """The sequence was taken just now and has no blocks: whatever it gets will be heard of."""
+        self._told(request_id)
+
     def forget(self, request_id: str) -> None:
         """The sequence was released: no keyframe will tell its table any more."""
         self._told(request_id)
@@ -221,9 +229,8 @@ class BlockMap:
         catching = self._catching
         if catching is None:
             return
-        if catching.missing is None:
-            catching.told.add(request_id)
-        else:
+        catching.told.add(request_id)
+        if catching.missing is not None:
             catching.missing.discard(request_id)
             self._finish_catching()
 

@@ -59,7 +59,7 @@ class EngineState:
         self._handlers: dict[type, Callable[[Any], None]] = {
             EngineDescribed: self._describe,
             EngineStateChanged: self._change_state,
-            RequestTaken: self.builder.taken,
+            RequestTaken: self._taken,
             RequestReleased: self._released,
             StepPlanned: self._planned,
             StepAnswered: self._answered,
@@ -130,7 +130,7 @@ class EngineState:
         for facts in list(self.open_steps.values()):
             self._close(facts)
         self.builder.gone()
-        self.blocks.gone()
+        self.blocks.gone(self.last_planned.step if self.last_planned is not None else 0)
 
     def tick(self, now: int) -> None:
         """Close what waited too long for a rank."""
@@ -185,6 +185,10 @@ class EngineState:
         if facts is not None:
             facts.failed = record
             self._close(facts)
+
+    def _taken(self, record: RequestTaken) -> None:
+        self.builder.taken(record)
+        self.blocks.begin(record.request_id)
 
     def _released(self, record: RequestReleased) -> None:
         self.builder.released(record)

@@ -18,6 +18,8 @@ MAX_WAITING_SHOWN = 20
 MAX_WAITING_COUNTED = 2000
 DEAD = "dead"
 """The state of an engine whose process is gone; the others are its own words."""
+PLAN_LEVELS = ("num_running", "num_waiting", "num_active_blocks", "num_cached_blocks", "num_free_blocks")
+"""What a plan saw: of an engine that has died since, how it was."""
 NS = 1e9
 
 
@@ -61,7 +63,7 @@ def engines_of(state: RunState) -> list[EngineState]:
 
 
 def engine_view(observer: Observer, engine: EngineState, now: int, rates_at: int) -> dict[str, Any]:
-    """One engine: its queues, blocks and loop, the loop's shares up to `rates_at`; of a dead one as it was."""
+    """One engine: its queues, blocks and loop, the loop's shares up to `rates_at`."""
     planned, answered = engine.last_planned, engine.last_answered
     last_at = answered.updated_at if answered else None
     return {
@@ -72,6 +74,7 @@ def engine_view(observer: Observer, engine: EngineState, now: int, rates_at: int
         "last_step": engine.steps.last.step if engine.steps.last else 0,
         "last_step_age_seconds": max(0, now - last_at) / NS if last_at else None,
         "head_reason": planned.head_reason if planned else "",
+        "last_plan": {name: getattr(planned, name) for name in PLAN_LEVELS} if planned else None,
         "blocks": _blocks_of(engine),
         "loop": observer.rates.loop_shares(rates_at, engine.label),
     }
@@ -124,6 +127,7 @@ def telemetry_view(context: InspectContext) -> dict[str, Any]:
         "num_facts": cost.num_facts,
         "num_failed_facts": cost.num_failed_facts,
         "num_view_errors": observer.state.views.num_errors,
+        "caveat": observer.caveat,
         "num_lost_records": sum(lost.values()),
         "lost_by_role": dict(lost),
         "num_broken_laws": observer.state.invariants.num_broken,

@@ -20,7 +20,7 @@ from vllm_obs.telemetry.recording_file import (
 from vllm_obs.telemetry.recording_start import opening_facts
 from vllm_obs.telemetry.records import RequestEnded, RequestSubmitted
 from vllm_obs.telemetry.ring_tail import RingTail
-from vllm_obs.telemetry.run_facts import PinnedFact, read_run_facts
+from vllm_obs.telemetry.run_facts import PinnedFact, RunFacts
 from vllm_obs.telemetry.view import Fact, RecordsLost, Source, SourceGone
 
 DRAIN_RECORDS = 4096
@@ -60,12 +60,15 @@ def save_recording(run_dir: Path, path: Path, last_ns: int, version: str = "") -
         tail.close()
     begins_at = max(0, gathered.newest_at - last_ns)
     left_out, chosen = gathered.cut(begins_at)
-    kept = [*_known_before(read_run_facts(run_dir), chosen), *_opening(left_out), *chosen]
+    lasting = RunFacts(run_dir, run_dir.name)
+    opening = list(_opening(left_out, lasting))
+    kept = [*_known_before(lasting, chosen), *opening, *chosen]
     num_lost = sum(entry.content.num for entry in chosen if isinstance(entry.content, RecordsLost))
     header = RecordingHeader(run_dir.name, version, begins_at, time.monotonic_ns(), time.time_ns(), num_lost)
     num_bytes = write_recording(path, header, _entries(kept))
     num_records = sum(isinstance(entry.content, bytes) for entry in kept)
-    seconds = (gathered.newest_at - chosen[0].moment) / NS if chosen else 0.0
+    first_at = next((entry.moment for entry in chosen if not isinstance(entry.content, SourceGone)), 0)
+    seconds = (gathered.newest_at - first_at) / NS if first_at else 0.0
     return SavedRecording(num_records, num_bytes, num_lost, seconds)
 
 
@@ -132,20 +135,24 @@ class _Gathered:
         self._kept.append(_Kept(source, moment, encode(fact)))
 
 
-def _opening(left_out: list[_Kept]) -> Iterator[_Kept]:
-    """What a replay must know of that which is not in the recording."""
-    decoder = RecordDecoder()
-    facts = ((kept.source, _fact_of(kept, decoder)) for kept in left_out)
-    known = ((source, fact) for source, fact in facts if fact is not None)
-    for source, fact in opening_facts(known):
+def _opening(left_out: list[_Kept], lasting: RunFacts) -> Iterator[_Kept]:
+    """What a replay must know of that which is not in the recording; what lasts is added to the lasting facts."""
+    for source, fact in opening_facts(_decoded(left_out, lasting)):
         yield _Kept(source, 0, fact if isinstance(fact, RecordsLost | SourceGone) else encode(fact))
 
 
-def _fact_of(kept: _Kept, decoder: RecordDecoder) -> Fact | None:
-    return decoder.decode(kept.content) if isinstance(kept.content, bytes) else kept.content
+def _decoded(left_out: list[_Kept], lasting: RunFacts) -> Iterator[tuple[Source, Fact]]:
+    decoder = RecordDecoder()
+    for source, _, content in left_out:
+        fact = decoder.decode(content) if isinstance(content, bytes) else content
+        if fact is None:
+            continue
+        if not isinstance(fact, RecordsLost | SourceGone):
+            lasting.record(source, fact)
+        yield source, fact
 
 
-def _known_before(facts: list[PinnedFact], chosen: list[_Kept]) -> Iterator[_Kept]:
+def _known_before(facts: Iterable[PinnedFact], chosen: list[_Kept]) -> Iterator[_Kept]:
     """The run's lasting facts that are not among the records themselves."""
     recorded = {(kept.source, kept.content) for kept in chosen if isinstance(kept.content, bytes)}
     for source, record in facts:

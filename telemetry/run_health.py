@@ -44,14 +44,16 @@ def health_of(observer: Observer, now: int, run_dir: Path | None = None) -> Heal
     """How the run is. `run_dir` is where the rings of a live run's API servers are."""
     deaths = " ".join(death.says for death in deaths_of(observer, now))
     if not observer.is_live:
-        return Health("recording", f"A recording of run {observer.run}; time stands still. {deaths}".strip())
+        caveat = f" But {observer.caveat}." if observer.caveat else ""
+        says = f"A recording of run {observer.run}; time stands still.{caveat} {deaths}"
+        return Health("recording", says.strip())
     state = observer.state
     if run_dir is not None and is_draining(run_dir):
         return Health("draining", f"The server ends: no request is let in. {_counts(state)}")
     if not state.engines:
         if state.past_engines:
             return Health("engine_dead", f"The engine has ended and no other has started. {deaths}".strip())
-        return Health("starting", f"No engine has started yet. {deaths}".strip())
+        return Health("starting", "No engine has started yet.")
     stalls = [stall for label in sorted(state.engines) if (stall := _stall(state, label, now))]
     if stalls:
         return Health("stalled", " ".join(stalls))

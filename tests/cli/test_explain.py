@@ -1,6 +1,9 @@
 """`vllm-obs explain` tells of a request by our id or the client's label, lists duplicates, and knows when not."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import pytest
 from observer_child import ObserverChild, observer_over
 from scripted_run import ScriptedRun
 
+from vllm_obs.cli.explain import bar
 from vllm_obs.cli.main import main
 
 
@@ -25,6 +29,7 @@ def observer(base: Path) -> Iterator[ObserverChild]:
         run.serve("done", label="a/b c")
         run.serve("twin-1", label="twin")
         run.serve("twin-2", label="twin")
+        run.refuse("refused")
         with observer_over(run_dir) as observer:
             yield observer
 
@@ -50,6 +55,35 @@ def test_all_that_carry_a_label_are_listed(capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr().out
     assert shown.startswith("2 requests carry this label.\n")
     assert shown.index("twin-2-0-0") < shown.index("twin-1-0-0")
+
+
+def test_one_that_was_refused_says_how_it_was_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "refused"]) == 0
+    assert capsys.readouterr().out == (
+        "refused: answered 400 invalid_value\n"
+        "\n"
+        "  POST /v1/chat/completions was answered with 400 invalid_value after 2.000 ms.\n"
+        "  No sequence of it is known: it asked for none, or was refused before.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(0.0, ""), (0.001, ""), (0.01, "▍"), (0.025, "█"), (0.5, "█" * 20), (1.0, "█" * 40), (1.1, "█" * 40)],
+)
+def test_bars_are_as_long_as_their_shares(share: float, shown: str) -> None:
+    assert bar(share, 40) == shown
+
+
+def test_who_stops_reading_gets_no_traceback() -> None:
+    command = [sys.executable, "-m", "vllm_obs", "explain", "done"]
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    try:
+        ended = subprocess.run(command, stdout=write_fd, stderr=subprocess.PIPE, timeout=60, check=False)
+    finally:
+        os.close(write_fd)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_json_is_what_the_inspector_says(observer: ObserverChild, capsys: pytest.CaptureFixture[str]) -> None:

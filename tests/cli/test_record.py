@@ -64,6 +64,18 @@ def test_a_dead_run_is_recorded_by_its_directory(
     assert saved.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_span_that_reaches_back_says_so(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (base / "run").mkdir()
+    with ScriptedRun(base / "run") as run:
+        run.start()
+        run.serve("long", num_output=100)
+    assert main(["record", str(tmp_path / "saved.rec"), "--last", "0.5s"]) == 0
+    assert (
+        " of 1.0 s (the last 0.5 s, and back to the beginning of the requests in them), "
+        in capsys.readouterr().out
+    )
+
+
 def test_nothing_to_record_is_exit_1(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["record", str(tmp_path / "x.rec")]) == 1
     assert main(["record", str(tmp_path / "x.rec"), "--run", str(base)]) == 1

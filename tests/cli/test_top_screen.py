@@ -56,6 +56,14 @@ def look_of(requests: list[dict[str, Any]], num_observed: int = 9, **state: Any)
         "num_running": len(requests) - num_waiting,
         "num_waiting": num_waiting,
         "last_step": 12345,
+        "last_step_age_seconds": 0.1,
+        "last_plan": {
+            "num_running": 4,
+            "num_waiting": 1,
+            "num_active_blocks": 34,
+            "num_cached_blocks": 6,
+            "num_free_blocks": 216,
+        },
         "blocks": {"usage": 0.5, "num_active": 2560, "num_cached": 560, "num_free": 2000, "num_blocks": 5120},
         "loop": {"10s": LOOP},
     }
@@ -153,6 +161,13 @@ def test_deaths_are_told_of_and_dead_engines_stay() -> None:
     lines = screen(look, Frame(URL, 80, 23))
     assert lines[1].startswith(f"{RED}recording")
     assert lines[2] == f"{RED}engine 0  0 running  0 waiting  step 12345  dead\x1b[0m"
+    assert lines[3] == "  at its last step: 4 running, 1 waiting; blocks: 34 active, 6 cached, 216 free"
+
+
+def test_a_long_step_is_told_of_before_it_is_a_stall() -> None:
+    look = look_of([request(1)])
+    look.state["engines"][0]["last_step_age_seconds"] = 7.5
+    assert "engine 0  1 running  0 waiting  step 12345  awake  no step has ended for 7.5 s" in shown(look)
 
 
 def test_other_runs_that_live_are_named() -> None:

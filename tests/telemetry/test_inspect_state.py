@@ -86,6 +86,8 @@ def test_a_recording_tells_of_a_death_and_of_the_engine_as_it_was(run: ScriptedR
     assert view["models"] == [MODEL]
     (engine,) = view["engines"]
     assert (engine["engine"], engine["state"], engine["last_step"]) == ("0", "dead", 4)
+    assert (engine["num_running"], engine["last_plan"]["num_running"]) == (0, 1)
+    assert engine["last_plan"]["num_active_blocks"] == 2
     assert view["health"]["word"] == "recording"
     died, left = ") died of SIGKILL 0.5 s before the end.", "gone before 1 request had ended."
     for said in ("EngineCore_DP0 (pid ", died, left):
@@ -96,6 +98,16 @@ def test_a_recording_tells_of_a_death_and_of_the_engine_as_it_was(run: ScriptedR
     }
     # Nothing is left out because its second was not over.
     assert view["throughput"]["10s"]["steps_per_second"] > 0
+
+
+def test_a_recording_that_is_cut_says_so(run: ScriptedRun, tmp_path: Path) -> None:
+    run.serve("done")
+    saved = tmp_path / "saved.rec"
+    save_recording(tmp_path, saved, 600 * S)
+    saved.write_bytes(saved.read_bytes()[:-12])
+    view = run_view(replay_of(saved))
+    assert "time stands still. But the file is cut: its end is missing" in view["health"]["says"]
+    assert view["telemetry"]["caveat"].startswith("the file is cut")
 
 
 def test_a_death_is_told_of_for_a_while(run: ScriptedRun, observer: Observer) -> None:

@@ -8,6 +8,7 @@ from fact_stream import FactStream
 from scripted_run import MODEL, ScriptedRun
 
 from vllm_obs.telemetry.flight_recorder import FlightRecorder
+from vllm_obs.telemetry.inspect_blocks import block_list
 from vllm_obs.telemetry.inspect_requests import one_request
 from vllm_obs.telemetry.inspect_state import run_view
 from vllm_obs.telemetry.observer import Observer
@@ -129,6 +130,25 @@ def test_a_dead_run_is_saved_to_its_last_record(run: ScriptedRun, run_dir: Path,
     assert ended_ids(service) == ["a-0-0"]
     assert service.observer.state.engines == {}
     assert [engine.label for engine in service.observer.state.past_engines] == ["0"]
+
+
+def test_every_page_says_the_same_of_a_dead_run(run: ScriptedRun, run_dir: Path, saved: Path) -> None:
+    for name in ("a", "b"):
+        run.submit(name)
+    run.step("a", "b")
+    run.close()
+    save_recording(run_dir, saved, 60 * S)
+    service = replayed(saved)
+    view = run_view(service.context)
+    (engine,) = view["engines"]
+    levels = {"num_active": 0, "num_cached": 0, "num_free": 0}
+    assert (engine["num_running"], engine["num_waiting"], view["requests"]["num_live"]) == (0, 0, 0)
+    assert {name: engine["blocks"][name] for name in levels} == levels
+    assert block_list(service.observer.state, "0", None)["levels"] == levels
+    metrics = service.views.render("")[0].decode()
+    assert f'vllm:num_requests_running{{engine="0",model_name="{MODEL}"}} 0.0' in metrics
+    assert f'vllm_obs_kv_blocks{{engine="0",model_name="{MODEL}",state="active"}} 0.0' in metrics
+    assert f'vllm_obs_kv_blocks{{engine="0",model_name="{MODEL}",state="cached"}} 0.0' in metrics
 
 
 def test_a_cut_recording_is_replayed_as_far_as_it_goes(run: ScriptedRun, run_dir: Path, saved: Path) -> None:

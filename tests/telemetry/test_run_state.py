@@ -12,6 +12,7 @@ from vllm_obs.telemetry.records import (
     OutputsTaken,
     ProcessStarted,
     Record,
+    RequestKeyframe,
     TelemetrySet,
     WorkerStep,
 )
@@ -286,6 +287,44 @@ def test_a_dead_engine_has_nothing_and_what_it_had_can_be_looked_up() -> None:
         [],
     )
     assert block_list(state, "0", 1) == before
+
+
+def test_a_dead_engine_can_be_seen_as_its_last_step_left_it_even_if_that_changed_no_block() -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("r-0", num_prompt_tokens=10)
+    for _ in range(2):
+        stream.step(["r-0"])
+    state, _ = run_of(stream.facts)
+    before = block_list(state, "0", None)
+    state.apply(ENGINE, SourceGone())
+    assert block_list(state, "0", 2)["states"] == before["states"]
+    assert block_list(state, "0", None)["step"] == 3
+
+
+def test_the_block_map_catches_up_though_its_sequences_are_told_over_many_steps() -> None:
+    stream = FactStream()
+    stream.describe()
+    names = [f"r-{number}" for number in range(3)]
+    for name in names:
+        stream.submit(name)
+    stream.step(names)
+    state, _ = run_of(stream.facts)
+    state.apply(ENGINE, RecordsLost(3))
+    # As the engine does it: some tables a step, while others come and go.
+    for number, name in enumerate(names):
+        stream.submit(f"short-{number}")
+        facts = stream.facts[-2:] + stream.step([*names, f"short-{number}"])
+        keyframes = stream.keyframes()
+        tables = [
+            fact for fact in keyframes if isinstance(fact[1], RequestKeyframe) and fact[1].request_id == name
+        ]
+        facts += [keyframes[0], *tables]
+        facts += stream.finish(f"short-{number}")
+        facts += stream.step(names)
+        for fact in facts:
+            state.apply(*fact)
+    assert (state.engines["0"].blocks.is_exact, state.invariants.num_broken) == (True, 0)
 
 
 def test_levels_of_blocks_are_the_plans_while_the_map_lacks_records() -> None:

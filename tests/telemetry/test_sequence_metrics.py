@@ -58,6 +58,23 @@ def test_stage_seconds_sum_to_the_latency() -> None:
     assert round(sum(waits.values()), 9) == round(queued, 9)
 
 
+def test_the_wait_in_the_inbox_counts_for_the_step_in_progress_and_for_the_submit_stage() -> None:
+    """`b` is sent during a's step, which ends 7 ms later."""
+    facts = begun_facts()
+    facts.submit("a")
+    facts.take("a")
+    step = facts.plan({"a": 10})
+    facts.submit("b")
+    facts.answer(step, "a")
+    facts.take("b")
+    facts.run({"a": 1, "b": 10}, "a", "b")
+    facts.finish("b")
+    samples = rounded(facts.samples("vllm_obs_request_wait_seconds_total", "vllm_obs_request_stage_seconds_sum"))
+    # 7 ms in the inbox and 2 in the queue; sent 1 ms after it was tokenized, taken 4 ms after the step.
+    assert samples["vllm_obs_request_wait_seconds_total{reason=step_in_progress}"] == 0.009
+    assert samples["vllm_obs_request_stage_seconds_sum{stage=submit}"] == 0.012
+
+
 def test_five_aborted_after_their_first_token_are_in_every_request_histogram() -> None:
     facts = begun_facts()
     names = [f"r{number}" for number in range(5)]

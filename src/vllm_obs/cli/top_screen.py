@@ -16,6 +16,8 @@ MIN_REQUESTS = 8
 """Where so many have no room, as far as there are so many, all else is shown in fewer lines; then half of them."""
 MAX_ENGINES = 4
 MODEL_WIDTH = 32
+LONG_STEP_SECONDS = 2.0
+"""An engine that runs something and has ended no step for so long is worth a word."""
 MAX_HEALTH_LINES = 3
 NARROW_COLUMNS = 100
 _COLOURS = {"ok": GREEN, "idle": GREEN, "starting": YELLOW, "recording": YELLOW, "draining": YELLOW}
@@ -101,14 +103,16 @@ def _short(look: Look, frame: Frame) -> tuple[list[str], list[str]]:
 
 def _least(look: Look, frame: Frame) -> tuple[list[str], list[str]]:
     """For a terminal of few lines."""
-    above = [*_head(look.state, frame), *_engines(look.state, frame.columns, is_short=True), *_waiting(look.state)]
+    engines = _engines(look.state, frame.columns, is_short=True)
+    above = [*_head(look.state, frame), *engines, *_waiting(look.state)]
     return above, process_lines(look.processes, frame.columns)[:1]
 
 
 def _head(state: dict[str, Any], frame: Frame) -> Iterator[str]:
     # A model that was given as a file is served under its path.
     model = ", ".join(PurePath(name).name if name[:1] in "./" else name for name in state["models"])
-    yield f"{BOLD}vllm-obs{RESET}  {short(model or 'no model yet', MODEL_WIDTH)}  up {age(state['uptime_seconds'])}  {DIM}{frame.url}{RESET}"
+    model = short(model or "no model yet", MODEL_WIDTH)
+    yield f"{BOLD}vllm-obs{RESET}  {model}  up {age(state['uptime_seconds'])}  {DIM}{frame.url}{RESET}"
     yield from _health(state, frame)
     if frame.others:
         yield f"{YELLOW}also alive: {', '.join(frame.others)} (--url){RESET}"
@@ -144,15 +148,36 @@ def _traces(telemetry: dict[str, Any]) -> str:
 def _engines(state: dict[str, Any], columns: int, is_short: bool = False) -> Iterator[str]:
     is_narrow = columns < NARROW_COLUMNS
     for engine in state["engines"][:MAX_ENGINES]:
-        colour = RED if engine["state"] == "dead" else ""
-        work = f"{engine['num_running']} running  {engine['num_waiting']} waiting"
-        words = f"engine {engine['engine']}  {work}  step {engine['last_step']}  {engine['state']}"
-        yield f"{colour}{words}{RESET}" if colour else words
-        if not is_short:
+        yield _engine(engine)
+        if is_short:
+            continue
+        if engine["state"] == "dead":
+            yield from _last_plan(engine["last_plan"])
+        else:
             yield _blocks(engine["blocks"], 10 if is_narrow else 20)
-            yield _loop(engine["loop"]["10s"], is_narrow)
+        yield _loop(engine["loop"]["10s"], is_narrow)
     if len(state["engines"]) > MAX_ENGINES:
         yield f"{DIM}and {len(state['engines']) - MAX_ENGINES} more engines{RESET}"
+
+
+def _engine(engine: dict[str, Any]) -> str:
+    """Its work, and for how long it has ended no step where that is long."""
+    work = f"{engine['num_running']} running  {engine['num_waiting']} waiting"
+    words = f"engine {engine['engine']}  {work}  step {engine['last_step']}  {engine['state']}"
+    seconds = engine["last_step_age_seconds"] or 0.0
+    if engine["state"] == "dead":
+        return f"{RED}{words}{RESET}"
+    if engine["num_running"] and seconds >= LONG_STEP_SECONDS:
+        words += f"  {YELLOW}no step has ended for {age(seconds)}{RESET}"
+    return words
+
+
+def _last_plan(plan: dict[str, int] | None) -> Iterator[str]:
+    """How a dead engine was."""
+    if plan is not None:
+        work = f"{plan['num_running']} running, {plan['num_waiting']} waiting"
+        blocks = ", ".join(f"{plan[f'num_{kind}_blocks']} {kind}" for kind in ("active", "cached", "free"))
+        yield f"  at its last step: {work}; blocks: {blocks}"
 
 
 def _blocks(blocks: dict[str, Any], width: int) -> str:
