@@ -1,8 +1,8 @@
 """Measures what telemetry costs a server under load: runs with all of it, and with none, in turn, in pairs.
 
 With all of it: every process records, the Observer derives metrics and exports the spans of every request to a
-receiver on this host, and /metrics is scraped (--scrape-seconds). With none: `--disable-telemetry`. Flags after `--`
-go to both servers. Nothing else should run on the machine.
+receiver on this host, and /metrics is scraped (--scrape-seconds). With none: `--disable-telemetry`. Flags after
+`--` go to both servers. Nothing else should run on the machine.
 """
 
 import argparse

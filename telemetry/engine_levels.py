@@ -22,7 +22,7 @@ _DEFERRED = frozenset({"grammar", "lora_slots", "remote_kv"})
 
 
 class EngineLevels:
-    """What is true of one engine, and why its last plan left somebody out; `sleep_state` is `GONE` when it died."""
+    """What is true of one engine, and why its last plan left somebody out; `sleep_state` is GONE if it died."""
 
     def __init__(self, label: str, find_engine: EngineFinder) -> None:
         self.sleep_state = GONE

@@ -6,6 +6,7 @@ from recording_view import RecordingView
 
 from vllm_obs.telemetry.block_view import BlockLevels
 from vllm_obs.telemetry.inspect_blocks import block_list
+from vllm_obs.telemetry.inspect_requests import one_request
 from vllm_obs.telemetry.records import (
     HttpRequestEnded,
     LoopSampled,
@@ -228,6 +229,25 @@ def test_one_that_a_core_has_not_taken_waits_for_the_step_it_is_in() -> None:
         Interval("submit", sent.tokenized_at, sent.submitted_at, ""),
         Interval("submit", sent.submitted_at, stream.now + 5000, "step_in_progress"),
     ]
+
+
+def test_one_that_was_aborted_before_a_core_took_it_is_explained_by_the_step_that_kept_it_out() -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("r-0")
+    stream.step(["r-0"], is_answered=False)
+    stream.submit("r-1", is_taken=False)
+    stream.pass_time(5 * 10**9)
+    stream.end("r-1", "abort")
+    stream.end_http("http-r-1", 499)
+    state, _ = run_of(stream.facts)
+    state.tick(stream.pass_time(2 * 10**9))
+    (sequence,) = one_request(state, stream.now, "r-1")["sequences"]
+    assert sequence["explanation"][0] == (
+        "100 % of 5.00 s was waiting in the engine's inbox while step 1 computed 10 tokens, "
+        "10 of them of request r-0's prompt."
+    )
+    assert sequence["stage_ns"]["submit"] == sequence["waits"]["step_in_progress"] + 10_000
 
 
 @pytest.mark.parametrize("is_core_first", [True, False])
