@@ -121,6 +121,7 @@ class EngineState:
         """Records of the core are missing from here on."""
         self.builder.lost()
         self.blocks.lost()
+        self.steps.lost()
         self.first_sure_step = None
         self._levels_step = 0
 

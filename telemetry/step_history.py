@@ -71,6 +71,7 @@ class StepHistory:
         self._num_rows = 0
         self._steps: deque[StepFacts] = deque()
         self._by_number: dict[int, StepFacts] = {}
+        self._doubtful_until = 0
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -105,11 +106,13 @@ class StepHistory:
         """The kept steps that the engine was inside of between two moments, oldest first, cut to that time.
 
         Costs a look at each step since `begun_at`. One that has not answered lasts on; if a later one has, its
-        answer was lost, and it lasted until that began.
+        answer was lost, and it lasted until that began. Where that cannot be told it is left out.
         """
         found: list[StepSpan] = []
         open_until = ended_at
         for facts in reversed(self._steps):
+            if not facts.is_over and facts.step <= self._doubtful_until:
+                continue
             until = facts.over_at if facts.is_over else open_until
             if until <= begun_at:
                 break
@@ -119,6 +122,10 @@ class StepHistory:
             if span.num_ns > 0:
                 found.append(span)
         return found[::-1]
+
+    def lost(self) -> None:
+        """Records are missing from here on, perhaps the answers of steps that have none."""
+        self._doubtful_until = self.last.step if self.last is not None else 0
 
     def add(self, facts: StepFacts) -> None:
         """Keep a step that was planned now; what is too old or too much goes."""

@@ -118,3 +118,14 @@ def test_a_step_that_does_not_answer_lasts_on_until_a_later_one_has() -> None:
     assert [found.num_ns for found in kept.within(250, 900)] == [650]
     kept.add(timed(3, 400, 450))
     assert [(found.step.step, found.num_ns) for found in kept.within(250, 900)] == [(2, 150), (3, 50)]
+
+
+def test_a_step_whose_answer_may_be_lost_counts_only_when_it_has_come() -> None:
+    doubtful = timed(2, 210, None)
+    kept = history(timed(1, 100, 200), doubtful)
+    kept.lost()
+    assert [found.step.step for found in kept.within(150, 900)] == [1]
+    kept.add(timed(3, 400, None))
+    assert [found.step.step for found in kept.within(150, 900)] == [1, 3]
+    doubtful.answered = timed(2, 210, 300).answered
+    assert [(found.step.step, found.num_ns) for found in kept.within(150, 900)] == [(1, 50), (2, 90), (3, 500)]
