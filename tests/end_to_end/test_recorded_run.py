@@ -46,6 +46,7 @@ signal.signal(signal.SIGUSR2, tell)
 
 API_SERVER_KINDS = {
     "HttpRequestEnded",
+    "GarbageSampled",
     "LoopSampled",
     "OutputsTaken",
     "ProcessExited",

@@ -337,6 +337,9 @@ def test_the_observer_starts_beside_the_engine_and_ends_after_it(
 
     def scenario(client: Client) -> None:
         client.wait_for("/readyz", 503)
+        deadline = time.monotonic() + 20
+        while not observer.log and time.monotonic() < deadline:
+            time.sleep(0.01)  # the HTTP side may answer a moment earlier
         assert observer.log == [("start", f"http://127.0.0.1:{port}", port + 1000 if port <= 64535 else 0)]
         observer.is_ready.set()
         stop()
