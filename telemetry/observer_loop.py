@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from vllm_obs.telemetry.observer import Observer
 
-LIVE_SECONDS = 0.1
+LIVE_SECONDS = 0.25
+"""Seldom: each round wakes a process on cores that work. Whoever asks for something has it drained first."""
 IDLE_SECONDS = 0.5
 BACK_OFF = 1.5
 UPKEEP_SECONDS = 1.0
