@@ -35,6 +35,12 @@ KINDS: dict[type[Record], int] = {
     records.BlocksKeyframe: 22,
     records.RequestKeyframe: 23,
     records.GarbageSampled: 24,
+    records.MemorySampled: 25,
+    records.ProfileBegun: 26,
+    records.ProfileEnded: 27,
+    records.StallBegun: 28,
+    records.StallEnded: 29,
+    records.IncidentFiled: 30,
 }
 """The number of each kind of record. Numbers are in ring files: below 128, never reused, never changed."""
 

@@ -97,7 +97,8 @@ class RequestSubmitted(NamedTuple):
 
     `http_id` is our id of the HTTP request (empty offline), `external_id` the client's label for it.
     `num_sequences` is n, `num_prompts` how many prompts the HTTP request has. `operation` is chat or
-    text_completion. `trace_parent` is a W3C traceparent: the trace and the span the request's own span is a child
+    text_completion. `account` is the label of the API key it came with (never the key), empty without keys.
+    `trace_parent` is a W3C traceparent: the trace and the span the request's own span is a child
     of (a span id of zeros: of none), empty where nothing is traced.
     """
 
@@ -123,6 +124,7 @@ class RequestSubmitted(NamedTuple):
     temperature: float
     top_p: float
     top_k: int
+    account: str = ""
 
 
 class RequestEnded(NamedTuple):
@@ -345,6 +347,95 @@ class RequestKeyframe(NamedTuple):
     num_output_tokens: int
 
 
+class MemorySampled(NamedTuple):
+    """A process: what its memory holds at the end of a part of its start, or when it was asked (`phase` empty).
+
+    `resident_bytes` is all of it that is in RAM. `parts` (libraries, weights, kv_cache, activations, …) and
+    `part_bytes` are parallel: what each takes of the resident bytes; what no part explains is not listed.
+    """
+
+    role: str
+    pid: int
+    phase: str
+    resident_bytes: int
+    parts: list[str]
+    part_bytes: list[int]
+    sampled_at: int
+
+
+class ProfileBegun(NamedTuple):
+    """A capture began in this process: `kind` is operators (the worker's torch profile) or samples (of stacks).
+
+    `profile` is the capture's name, the same in all processes that take part. The bounds are those it was given.
+    """
+
+    profile: str
+    kind: str
+    role: str
+    pid: int
+    rank: int
+    max_steps: int
+    max_seconds: float
+    begun_at: int
+
+
+class ProfileEnded(NamedTuple):
+    """A capture is over and its files are written; `error` says why there are none."""
+
+    profile: str
+    kind: str
+    role: str
+    pid: int
+    rank: int
+    num_steps: int
+    num_samples: int
+    ended_at: int
+    written_at: int
+    files: list[str]
+    error: str
+
+
+class StallBegun(NamedTuple):
+    """Observer: an engine has work and has not moved since `stuck_at`.
+
+    `role` and `pid` are the process that holds it up (`rank` is -1 where it is no worker), `activity` what that
+    process says it does, in step `step`; `process_state` is the kernel's letter for it (T is stopped).
+    """
+
+    engine: str
+    role: str
+    pid: int
+    rank: int
+    activity: str
+    step: int
+    process_state: str
+    says: str
+    stuck_at: int
+    noticed_at: int
+
+
+class StallEnded(NamedTuple):
+    """Observer: the engine moves again, or its process is gone."""
+
+    engine: str
+    role: str
+    pid: int
+    stuck_at: int
+    ended_at: int
+
+
+class IncidentFiled(NamedTuple):
+    """Observer: an incident was written down. `cause` is from a closed set, `says` one sentence for people."""
+
+    incident: str
+    cause: str
+    role: str
+    pid: int
+    says: str
+    happened_at: int
+    filed_at: int
+
+
 class FrameDropped(NamedTuple):
     """A frame on a socket or queue did not decode or did not belong; `reason` is from a closed set."""
 
@@ -377,5 +468,11 @@ Record = (
     | BlocksKeyframe
     | RequestKeyframe
     | WorkerStep
+    | MemorySampled
+    | ProfileBegun
+    | ProfileEnded
+    | StallBegun
+    | StallEnded
+    | IncidentFiled
     | FrameDropped
 )

@@ -78,6 +78,12 @@ def test_the_numbers_in_ring_files_keep_their_meaning() -> None:
         "BlocksKeyframe": 22,
         "RequestKeyframe": 23,
         "GarbageSampled": 24,
+        "MemorySampled": 25,
+        "ProfileBegun": 26,
+        "ProfileEnded": 27,
+        "StallBegun": 28,
+        "StallEnded": 29,
+        "IncidentFiled": 30,
     }
 
 
