@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from vllm_obs.telemetry.ended_sequences import EndedSequences
 from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.inbox_wait import inbox_intervals
 from vllm_obs.telemetry.invariants import Invariants
@@ -35,7 +36,7 @@ from vllm_obs.telemetry.records import (
     WorkerStep,
 )
 from vllm_obs.telemetry.run_snapshot import RunSnapshot, read_run_snapshot, restore_engine, snapshot_engine
-from vllm_obs.telemetry.sequence_book import EndedSequences, SequenceBook
+from vllm_obs.telemetry.sequence_book import SequenceBook
 from vllm_obs.telemetry.stages import Interval
 from vllm_obs.telemetry.step_history import StepHistory
 from vllm_obs.telemetry.view import BaseView, Fact, RecordsLost, Source, SourceGone, View

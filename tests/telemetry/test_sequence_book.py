@@ -14,7 +14,6 @@ from vllm_obs.telemetry.sequence_book import (
     MAX_HELD_TOKENS,
     RELEASE_GRACE_NS,
     UNTAKEN_GRACE_NS,
-    EndedSequences,
 )
 from vllm_obs.telemetry.view import RecordsLost, Source, SourceGone
 
@@ -236,24 +235,6 @@ def test_tokens_held_for_a_submission_are_bounded() -> None:
         state.book.tokens(ledger, number, number)
     state.apply(*stream.facts[0])
     assert len(view.gaps["r-0"]) == MAX_HELD_TOKENS
-
-
-def test_ended_sequences_are_bounded_in_number_and_age() -> None:
-    stream = FactStream()
-    for index in range(5):
-        stream.submit(f"r-{index}")
-        stream.finish(f"r-{index}")
-        stream.pass_time(10**9)
-    state, _ = run_of(stream.facts)
-    kept = EndedSequences(max_sequences=3)
-    for ledger in state.ended:
-        kept.add(ledger)
-    assert [ledger.request_id for ledger in kept] == ["r-2", "r-3", "r-4"]
-    assert [ledger.request_id for ledger in reversed(kept)] == ["r-4", "r-3", "r-2"]
-    ledger = state.ended.get("r-3")
-    assert ledger is not None
-    kept.trim(ledger.ended_at + 600 * 10**9)
-    assert ["r-2" in kept, "r-3" in kept, len(kept)] == [False, True, 2]
 
 
 def test_live_sequences_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
