@@ -2,12 +2,15 @@
 
 from collections import deque
 from collections.abc import Sequence
+from threading import Event
 from typing import Any
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm_obs.engine.recording import make_recorder
 from vllm_obs.telemetry.recorder import ProcessRecorder
+
+GRAMMAR_WAIT_SECONDS = 0.1
 
 
 class InprocClient:
@@ -21,6 +24,8 @@ class InprocClient:
         self._generation = config.generation
         self._failures: deque[str] = deque(maxlen=1)
         self._core = make_core(config, recorder or make_recorder(config, "EngineCore_DP0"), self._failures.append)
+        self._grammar_ready = Event()
+        self._core.on_grammar(self._grammar_ready.set)
         self.facts = self._core.facts
 
     def add_request(self, request: EngineCoreRequest) -> None:
@@ -38,6 +43,9 @@ class InprocClient:
     def get_output(self) -> EngineCoreOutputs | None:
         """Run one step; what it says, or None when there was nothing to do or to say."""
         if not self._core.has_work():
+            if self._core.scheduler.awaits_grammar:
+                self._grammar_ready.wait(GRAMMAR_WAIT_SECONDS)
+                self._grammar_ready.clear()
             return None
         return self._core.step().get(0)
 

@@ -24,6 +24,8 @@ from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
 from vllm_obs.engine.request import Request
 from vllm_obs.engine.request_bounds import RequestBounds
 from vllm_obs.engine.scheduler import Scheduler
+from vllm_obs.engine.step_planner import ScheduledStep
+from vllm_obs.engine.structured.grammar_book import GrammarBook
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import EngineStateChanged
@@ -75,6 +77,7 @@ class EngineCore:
         self._bounds = RequestBounds.from_config(config, capacity.num_blocks)
         self._recorder = recorder
         self._records = CoreRecords(recorder)
+        self._grammars = GrammarBook(config.model)
         self._utilities = CoreUtilities(self.scheduler)
         self._outputs = OutputCollector()
         self._detours = DetourClock()
@@ -94,7 +97,8 @@ class EngineCore:
             if self.scheduler.num_live >= MAX_LIVE_REQUESTS:
                 raise RequestError(f"The engine holds {MAX_LIVE_REQUESTS} requests already.", reason="overloaded")
             self._bounds.check(request)
-            taken = self.scheduler.add_request(request)
+            grammar = self._grammars.order(request.sampling.grammar) if request.sampling.grammar else None
+            taken = self.scheduler.add_request(request, grammar)
             taken.taken_at = self._clock()
             self._records.taken(taken, request)
         except RequestError as error:
@@ -139,6 +143,15 @@ class EngineCore:
             self._recorder.record(EngineStateChanged("paused", at))
             self._detours.paused(at)
 
+    def on_grammar(self, call: Callable[[], None]) -> None:
+        """Call this, from any thread, when a grammar that sequences wait for is compiled: there may be work."""
+        self._grammars.on_ready = call
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it was told to leave work undone."""
+        return self.scheduler.pause != PauseState.NONE
+
     def has_work(self) -> bool:
         """Whether `step` has something to run or to hand out."""
         return bool(self._outputs) or self.scheduler.has_work()
@@ -147,13 +160,14 @@ class EngineCore:
         """Run one step if there is something to run; what clients must know, by client index (may be empty)."""
         if self.scheduler.has_work():
             with self._step_boundary():
-                plan = self._schedule()
-                output = self._execute_model(plan)
-                self._update_from_output(plan, output)
+                scheduled = self._schedule()
+                output = self._execute_model(scheduled)
+                self._update_from_output(scheduled, output)
         return self._take_outputs()
 
     def shutdown(self) -> None:
         """End the executor; idempotent."""
+        self._grammars.close()
         self._executor.shutdown()
 
     @contextmanager
@@ -165,7 +179,7 @@ class EngineCore:
         except Exception as error:
             self._fail_step(error)
 
-    def _schedule(self) -> StepPlan:
+    def _schedule(self) -> ScheduledStep:
         self._recorder.doing(Activity.SCHEDULING)
         self._plan = None
         begun_at = self._clock()
@@ -178,7 +192,7 @@ class EngineCore:
             self._stamp_admitted(scheduled.decisions.admitted_ids, ended_at)
             self._detours.planned(scheduled.decisions, self.scheduler.find, ended_at)
         self._settle([])
-        return scheduled.plan
+        return scheduled
 
     def _stamp_admitted(self, request_ids: list[str], scheduled_at: int) -> None:
         for request_id in request_ids:
@@ -186,15 +200,20 @@ class EngineCore:
             if request is not None:
                 request.scheduled_at = scheduled_at
 
-    def _execute_model(self, plan: StepPlan) -> ModelRunnerOutput:
-        """The step's answer. A plan without rows only releases, and nothing is sampled then."""
+    def _execute_model(self, scheduled: ScheduledStep) -> ModelRunnerOutput:
+        """The step's answer. A plan without rows only releases, and nothing is sampled then.
+
+        Grammar masks are made while the forward pass runs.
+        """
+        plan, constrained = scheduled.plan, scheduled.constrained
         self._recorder.doing(Activity.EXECUTING)
         maybe_fault("step")
+        masks = self._grammars.begin_masks(constrained) if constrained else None
         executed = self._executor.execute_model(plan)
         if not plan.num_rows:
             _wait_for(executed, plan.step)
             return ModelRunnerOutput(plan.step, [], [], [], [], [], [])
-        sampled = self._executor.sample_tokens(None)
+        sampled = self._executor.sample_tokens(None if masks is None else _wait_for(masks, plan.step))
         _wait_for(executed, plan.step)
         executed_at = self._clock()
         self._recorder.advance()
@@ -204,11 +223,14 @@ class EngineCore:
         self._recorder.advance()
         return output
 
-    def _update_from_output(self, plan: StepPlan, output: ModelRunnerOutput) -> None:
+    def _update_from_output(self, scheduled: ScheduledStep, output: ModelRunnerOutput) -> None:
+        plan, constrained = scheduled.plan, scheduled.constrained
         if not plan.num_rows:
             return
         self._recorder.doing(Activity.UPDATING)
         update = self.scheduler.update_from_output(output)
+        if constrained:
+            update = self.scheduler.accept_grammars(constrained, update)
         self.counters.num_wasted_rows += update.num_wasted_rows
         self._detours.answered(update.requests, self._moments[1])
         self._outputs.add_tokens(update.requests, update.token_ids, output.logprobs)

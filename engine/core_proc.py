@@ -4,6 +4,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from queue import Empty
 from typing import Any, Protocol
 
@@ -40,11 +41,18 @@ class Core(Protocol):
     def facts(self) -> EngineFacts:
         """What READY carries."""
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether it was told to leave work undone."""
+
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a sequence."""
 
     def abort_requests(self, abort: AbortRequests) -> None:
         """End sequences."""
+
+    def on_grammar(self, call: Callable[[], None]) -> None:
+        """Call this, from any thread, when there may be work because a grammar is compiled."""
 
     def has_work(self) -> bool:
         """Whether `step` has something to run or to say."""
@@ -90,7 +98,7 @@ class EngineCoreProc:
     def _drain_inbox(self) -> None:
         self._recorder.heartbeat(time.monotonic_ns())
         if not self._core.has_work():
-            self._recorder.doing(Activity.WAITING)
+            self._recorder.doing(Activity.PAUSED if self._core.is_paused else Activity.WAITING)
             self._handle(self._inbox.get())
         self._recorder.doing(Activity.RECEIVING)
         with contextlib.suppress(Empty):

@@ -68,6 +68,7 @@ class CoreRecords:
                 num_free_blocks=pool.num_free,
                 num_cached_blocks=pool.num_cached,
                 num_active_blocks=pool.num_active,
+                grammar_ids=decisions.grammar_ids,
             )
         )
 

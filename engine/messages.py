@@ -43,7 +43,8 @@ class SamplingSpec(NamedTuple):
     `temperature` 0 is greedy. `top_k` 0 and `top_p` 1 and `min_p` 0 switch the filter off. `seed` is never
     None here: the input processor draws one for requests without. With `max_tokens` 0 the prompt is only
     scored: one token is sampled, and nobody's. `logprobs` is the number of alternatives (0 = only the sampled
-    token's), None for none. `eos_token_ids` is empty under ignore_eos.
+    token's), None for none. `eos_token_ids` is empty under ignore_eos. `grammar` is the text of a grammar
+    (`engine/structured/grammar_text.py`) that the output must match, empty for none.
     """
 
     temperature: float = 1.0
@@ -64,6 +65,7 @@ class SamplingSpec(NamedTuple):
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: str = ""
 
 
 class EngineCoreRequest(NamedTuple):

@@ -4,8 +4,10 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from vllm_obs.engine.child import unbidden_ends
 from vllm_obs.engine.child_main import Owner, guarded, run_child
 from vllm_obs.engine.child_pipe import READY
 from vllm_obs.engine.child_recording import begin_recording, record_ready
@@ -17,16 +19,18 @@ from vllm_obs.engine.core_proc import Core, EngineCoreProc
 from vllm_obs.engine.executor.factory import make_executor
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.launch import engine_settings
+from vllm_obs.engine.log_file import log_to_file
 from vllm_obs.engine.messages import EngineFacts, RequestType
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.flight_recorder import ENGINE_RING_BYTES
 from vllm_obs.telemetry.recorder import ProcessRecorder
+from vllm_obs.telemetry.records import ProcessExited
 
 ReportFailure = Callable[[str], None]
 MakeCore = Callable[[VllmConfig, ProcessRecorder, ReportFailure], Core]
 
 
-def make_core(config: VllmConfig, recorder: ProcessRecorder, report_failure: ReportFailure) -> Core:
+def make_core(config: VllmConfig, recorder: ProcessRecorder, report_failure: ReportFailure) -> EngineCore:
     """The real EngineCore over the configured executor, whose failures outside a step are reported."""
     executor = make_executor(config, recorder)
     executor.on_failure(report_failure)
@@ -42,22 +46,38 @@ def run_engine(owner: Owner, make_core: MakeCore = make_core) -> None:
     engine_index, clients = engine_settings(owner.configuration)
     start_seconds = (time.monotonic_ns() - owner.spawned_at) / 1e9
     address = CoreAddress(engine_index, config.generation, os.getpid(), clients)
+    log_to_file(config.run_dir, owner.title)
     recorder, phases = begin_recording(owner, config, ENGINE_RING_BYTES)
     maybe_fault("engine_start")
     inbox = Inbox()
-    core = make_core(config, recorder, lambda cause: inbox.put(Signal(RequestType.EXECUTOR_FAILED, cause)))
+    with _ends_recorded(recorder):
+        core = make_core(config, recorder, lambda cause: inbox.put(Signal(RequestType.EXECUTOR_FAILED, cause)))
+    core.on_grammar(lambda: inbox.put(Signal(RequestType.WAKEUP, "")))
     loop = EngineCoreProc(core, address, inbox, recorder)
     phases.end("make core")
     owner.on_stop(loop.stop)
     _start_threads(owner, address, inbox, loop)
-    _freeze_garbage()
     phases.end("start threads")
+    _freeze_garbage()
+    phases.end("freeze garbage")
     record_ready(owner, recorder)
     owner.say(READY, write_fields(_complete(core.facts, address, start_seconds)))
-    loop.run()
+    with _ends_recorded(recorder):
+        loop.run()
     recorder.doing(Activity.STOPPING)
     core.shutdown()
     recorder.close()
+
+
+@contextmanager
+def _ends_recorded(recorder: ProcessRecorder) -> Iterator[None]:
+    """Where an error is about to end this process, record first which of its children had ended before."""
+    try:
+        yield
+    except BaseException:
+        for end in unbidden_ends():
+            recorder.record(ProcessExited(*end))
+        raise
 
 
 def _start_threads(owner: Owner, address: CoreAddress, inbox: Inbox, loop: EngineCoreProc) -> None:

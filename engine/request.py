@@ -2,8 +2,10 @@
 
 from array import array
 from enum import IntEnum
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from vllm_obs.engine.messages import Detours, EngineCoreRequest, FinishReason, Int32Array, Logprobs
 
@@ -18,6 +20,27 @@ class RequestStatus(IntEnum):
     RUNNING = 1
     PREEMPTED = 2
     ENDED = 3
+
+
+class Grammar(Protocol):
+    """Where one sequence stands in what its output must match."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can begin, or be told that it cannot."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no token but an end of sequence may follow."""
+
+    def begin(self) -> None:
+        """Stand at the beginning; RequestError or RequestFailedError where there is none."""
+
+    def write_mask(self, words: npt.NDArray[np.int32]) -> None:
+        """Write the tokens that may come next, one bit each."""
+
+    def accept(self, token_id: int) -> None:
+        """Go on by one token; RequestFailedError where it does not fit."""
 
 
 class Request:
@@ -37,6 +60,7 @@ class Request:
         "ending_token_ids",
         "error",
         "finish_reason",
+        "grammar",
         "max_num_tokens",
         "next_cache_at",
         "num_cached_blocks",
@@ -60,12 +84,19 @@ class Request:
         "untold_detours",
     )
 
-    def __init__(self, message: EngineCoreRequest, rank: tuple[int, int], max_model_len: int) -> None:
+    def __init__(
+        self,
+        message: EngineCoreRequest,
+        rank: tuple[int, int],
+        max_model_len: int,
+        grammar: Grammar | None = None,
+    ) -> None:
         self.request_id = message.request_id
         self.client_index = message.client_index
         self.sampling = message.sampling
         self.cache_salt = message.cache_salt
         self.rank = rank
+        self.grammar = grammar
         self.status = RequestStatus.WAITING
 
         self.token_ids = array("i", message.prompt_token_ids.tobytes())

@@ -3,10 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.messages import SamplingSpec
+
+if TYPE_CHECKING:
+    from vllm_obs.engine.structured.params import StructuredOutputsParams
 
 MAX_N = 16_384
 INT64_MAX = 2**63 - 1
@@ -22,6 +25,7 @@ class SamplingParams:
     what fits in the context; 0 scores the prompt only (its sequence ends with `length` and no token).
     `logprobs` is the number of alternatives (0 = the sampled token's own). `stop` is one string or several.
     `spaces_between_special_tokens` is accepted for compatibility: the tokenizers served here put none.
+    `structured_outputs` is what the output must match.
     `truncate_prompt_tokens` keeps that many of the prompt's last tokens (-1: as many as the context allows).
     Values are normalised here (lists become tuples) and checked by `check_sampling_params`.
     """
@@ -50,6 +54,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Iterable[int] | None = None
     truncate_prompt_tokens: int | None = None
+    structured_outputs: "StructuredOutputsParams | None" = None
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
@@ -99,6 +104,7 @@ class SamplingLimits:
     max_total_tokens: int = 4_194_304
     max_constraint_tokens: int = 1_048_576
     max_prompt_logprob_entries: int = 131_072
+    max_grammar_chars: int = 33_554_432
     cap_max_tokens: bool = False
 
 

@@ -7,7 +7,7 @@ from vllm_obs.engine.kv_cache import BlockEvents, KVCacheManager
 from vllm_obs.engine.messages import EngineCoreRequest, FinishReason, SchedulerStats
 from vllm_obs.engine.pause_state import PauseState
 from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
-from vllm_obs.engine.request import Request
+from vllm_obs.engine.request import NOT_ENDED, Grammar, Request
 from vllm_obs.engine.scheduler_state import SchedulerLimits, SchedulerState
 from vllm_obs.engine.step_answer import StepUpdate, apply_output
 from vllm_obs.engine.step_planner import ScheduledStep, StepPlanner
@@ -43,8 +43,8 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """How many sequences wait, preempted ones included."""
-        return len(self._state.waiting)
+        """How many sequences wait, preempted ones and those without a compiled grammar included."""
+        return len(self._state.waiting) + len(self._state.unready)
 
     @property
     def num_in_flight(self) -> int:
@@ -75,15 +75,22 @@ class Scheduler:
         state = self._state
         if state.released_ids or state.in_flight:
             return True
+        if state.unready and len(state.unready) == len(state.requests):
+            return any(request.grammar is None or request.grammar.is_ready for request in state.unready.values())
         if state.pause == PauseState.NONE:
             return bool(state.requests)
         return state.pause == PauseState.NO_ADMISSION and bool(state.running)
 
-    def add_request(self, message: EngineCoreRequest) -> Request:
-        """Queue a checked sequence whose id is not live."""
+    @property
+    def awaits_grammar(self) -> bool:
+        """Whether a sequence cannot be queued yet because its grammar is being compiled."""
+        return bool(self._state.unready)
+
+    def add_request(self, message: EngineCoreRequest, grammar: Grammar | None = None) -> Request:
+        """Queue a checked sequence whose id is not live; one with a grammar once that is ready."""
         limits = self._state.limits
         rank = (message.priority if limits.is_priority_policy else 0, self._num_arrivals)
-        request = Request(message, rank, limits.max_model_len)
+        request = Request(message, rank, limits.max_model_len, grammar)
         self._num_arrivals += 1
         self._state.add(request)
         return request
@@ -134,6 +141,30 @@ class Scheduler:
         if plan is not None:
             state.released_ids[:0] = plan.released_ids
         return batch
+
+    def accept_grammars(self, constrained: Iterable[Request], update: StepUpdate) -> StepUpdate:
+        """Let the grammars of these rows know their tokens, and end who is at the end of one.
+
+        The update without those whose token their grammar did not know.
+        """
+        place = {request.rank: number for number, request in enumerate(update.requests)}
+        kept = list(range(len(update.requests)))
+        for request in constrained:
+            number = place.get(request.rank)
+            if number is None or request.grammar is None or request.finish_reason != NOT_ENDED:
+                continue
+            try:
+                request.grammar.accept(update.token_ids[number])
+            except Exception as error:
+                self._state.fail_on(request, error)
+                kept.remove(number)
+                continue
+            if request.grammar.is_over and not request.sampling.eos_token_ids:
+                self._state.end(request, FinishReason.STOP)
+        if len(kept) == len(update.requests):
+            return update
+        pairs = [(update.requests[number], update.token_ids[number]) for number in kept]
+        return update._replace(requests=[pair[0] for pair in pairs], token_ids=[pair[1] for pair in pairs])
 
     def take_ended(self) -> list[Request]:
         """Sequences that ended since the last call, each with its one ending."""

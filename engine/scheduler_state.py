@@ -6,16 +6,21 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from vllm_obs.engine.config import VllmConfig
-from vllm_obs.engine.errors import ConfigError, RequestFailedError
+from vllm_obs.engine.errors import ConfigError, RequestError, RequestFailedError
 from vllm_obs.engine.kv_cache import KVCacheManager
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.pause_state import PauseState
-from vllm_obs.engine.request import Request, RequestStatus
+from vllm_obs.engine.request import Grammar, Request, RequestStatus
 from vllm_obs.engine.request_queue import RequestQueue
 
 INTERNAL_ERROR = "The request failed inside the engine."
 
 _by_rank = attrgetter("rank")
+
+
+def _grammar_of(request: Request) -> Grammar:
+    assert request.grammar is not None, f"{request.request_id} has no grammar"
+    return request.grammar
 
 
 class SchedulerLimits(NamedTuple):
@@ -70,8 +75,9 @@ class InFlightStep:
 
 
 class SchedulerState:
-    """Every live sequence, in `requests` by id and either in `waiting` or in `running`.
+    """Every live sequence, in `requests` by id and either in `waiting`, in `running` or in `unready`.
 
+    `unready` sequences, by id, cannot be queued before their grammars are compiled; they hold up nobody.
     `running` is sorted by rank: steps serve its head first and preemption takes its tail. `released_ids` goes
     out with the next plan. `ended` collects sequences with their ending until the core takes them, `errors`
     what a sequence's boundary caught.
@@ -82,6 +88,7 @@ class SchedulerState:
         self.kv_cache = kv_cache
         self.requests: dict[str, Request] = {}
         self.waiting = RequestQueue()
+        self.unready: dict[str, Request] = {}
         self.running: list[Request] = []
         self.in_flight: list[InFlightStep] = []
         self.released_ids: list[str] = []
@@ -99,7 +106,21 @@ class SchedulerState:
         """Queue a new sequence; its id must not be live."""
         assert request.request_id not in self.requests, f"{request.request_id} is live already"
         self.requests[request.request_id] = request
-        self.waiting.push(request)
+        if request.grammar is not None:
+            self.unready[request.request_id] = request
+        else:
+            self.waiting.push(request)
+
+    def queue_ready(self) -> None:
+        """Queue those whose grammars have been compiled; those that have none after all end."""
+        for request in [request for request in self.unready.values() if _grammar_of(request).is_ready]:
+            try:
+                _grammar_of(request).begin()
+            except Exception as error:
+                self.fail_on(request, error)
+                continue
+            del self.unready[request.request_id]
+            self.waiting.push(request)
 
     def admit(self, request: Request, num_computed_tokens: int) -> None:
         """Move the head of the queue to the running, with its first tokens computed already."""
@@ -123,7 +144,7 @@ class SchedulerState:
         """Give a live sequence its one ending."""
         if request.status == RequestStatus.RUNNING:
             self._leave_running(request)
-        else:
+        elif self.unready.pop(request.request_id, None) is None:
             self.waiting.remove(request)
         del self.requests[request.request_id]
         request.end(reason, stop_token_id)
@@ -143,7 +164,7 @@ class SchedulerState:
         """
         if isinstance(error, MemoryError):
             raise error
-        if isinstance(error, RequestFailedError):
+        if isinstance(error, RequestFailedError | RequestError):
             self.fail(request, error.reason, str(error))
         else:
             self.errors.append((request, error))

@@ -21,7 +21,7 @@ class StepDecisions:
     """Who came and went with a plan, and why others were left out.
 
     `left_out_ids` are running sequences, `left_out_reasons` runs parallel; `head_reason` is the waiting
-    queue's head's, empty when nobody waits.
+    queue's head's, empty when nobody waits. `grammar_ids` are not in the queue yet: their grammars are compiled.
     """
 
     admitted_ids: list[str] = field(default_factory=list)
@@ -31,6 +31,7 @@ class StepDecisions:
     left_out_ids: list[str] = field(default_factory=list)
     left_out_reasons: list[WaitReason] = field(default_factory=list)
     head_reason: WaitReason | Literal[""] = ""
+    grammar_ids: list[str] = field(default_factory=list)
 
     def leave_out(self, requests: Iterable[Request], reason: WaitReason) -> None:
         """Write the reason of running sequences that this step does not run."""
@@ -40,10 +41,11 @@ class StepDecisions:
 
 
 class ScheduledStep(NamedTuple):
-    """A plan for the executor and the decisions behind it for the record."""
+    """A plan for the executor, the decisions behind it for the record, and the rows to sample under a grammar."""
 
     plan: StepPlan
     decisions: StepDecisions
+    constrained: list[Request]
 
 
 class StepPlanner:
@@ -56,6 +58,7 @@ class StepPlanner:
         self._decisions = StepDecisions()
         self._step = step
         self._admitted: list[Request] = []
+        self._constrained: list[Request] = []
         self._new_rows: list[NewRow] = []
         self._new_num_tokens: list[int] = []
         self._running: list[Request] = []
@@ -66,6 +69,9 @@ class StepPlanner:
     def plan(self) -> ScheduledStep:
         """Make the plan; counts of computed tokens advance as if it had run already."""
         state = self._state
+        if state.unready:
+            state.queue_ready()
+            self._decisions.grammar_ids = list(state.unready)
         if state.pause == PauseState.ALL:
             self._decisions.leave_out(state.running, "paused")
         else:
@@ -73,7 +79,7 @@ class StepPlanner:
         self._plan_waiting()
         if rows := self._admitted + self._running:
             state.in_flight.append(self._launch(rows))
-        return ScheduledStep(self._build(), self._decisions)
+        return ScheduledStep(self._build(), self._decisions, self._constrained)
 
     def _launch(self, rows: list[Request]) -> InFlightStep:
         """Note which rows the step samples: those of which it computes the last token, known or awaited."""
@@ -84,6 +90,8 @@ class StepPlanner:
             chunks = [(row, row.num_computed_tokens) for row in unfinished]
         for request in sampled:
             request.num_planned_tokens += 1
+            if request.grammar is not None:
+                self._constrained.append(request)
         return InFlightStep(self._step, sampled, chunks)
 
     def _build(self) -> StepPlan:

@@ -28,6 +28,7 @@ class Call:
 
     request_id: str
     label: str
+    account: str
     operation: str
     model: str
     trace_parent: str
@@ -45,6 +46,7 @@ class Call:
         return cls(
             request_id=state["request_id"],
             label=state["label"],
+            account=state.get("account", ""),
             operation=request.operation,
             model=model,
             trace_parent=state["trace_parent"],
@@ -103,6 +105,7 @@ class Generation:
             rendered_at=call.rendered_at,
             http_id=call.request_id,
             external_id=call.label,
+            account=call.account,
             operation=call.operation,
             model=call.model,
             trace_parent=call.trace_parent,

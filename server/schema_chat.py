@@ -6,7 +6,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from vllm_obs.engine.sampling_params import SamplingParams
-from vllm_obs.server.schema_sampling import SamplingRequest, StrictModel, Text
+from vllm_obs.server.schema_base import StrictModel, Text
+from vllm_obs.server.schema_sampling import SamplingRequest
 from vllm_obs.server.validation import invalid
 
 MAX_MESSAGES = 16_384

@@ -2,13 +2,14 @@
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from vllm_obs.engine.sampling_params import SamplingParams
+from vllm_obs.server.schema_base import MAX_LABEL_CHARS, StrictModel, Text
+from vllm_obs.server.schema_structured import StructuredRequest
 from vllm_obs.server.validation import invalid
 
-MAX_LABEL_CHARS = 1024
 MAX_PRIORITY = 1_000_000
 MAX_BIAS_ENTRIES = 1024
 
@@ -36,7 +37,6 @@ def _check_salt(value: Any) -> Any:
     return value
 
 
-Text = Annotated[str, Field(max_length=MAX_LABEL_CHARS)]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 StopStrings = Annotated[
     list[str],
@@ -50,12 +50,6 @@ LogitBias = Annotated[
 ]
 
 
-class StrictModel(BaseModel):
-    """What every body shares: no coercion, finite numbers; unknown fields are ignored, as vLLM does."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True)
-
-
 class StreamOptions(StrictModel):
     """What a stream says beside its text."""
 
@@ -63,7 +57,7 @@ class StreamOptions(StrictModel):
     continuous_usage_stats: bool = False
 
 
-class SamplingRequest(StrictModel):
+class SamplingRequest(StructuredRequest):
     """The fields of /v1/completions and /v1/chat/completions alike. A null field is a field left out."""
 
     operation: ClassVar[str] = "text_completion"
@@ -135,4 +129,5 @@ class SamplingRequest(StrictModel):
             logit_bias=self.logit_bias,
             allowed_token_ids=self.allowed_token_ids,
             truncate_prompt_tokens=self.truncate_prompt_tokens,
+            structured_outputs=self.structured_params(),
         )

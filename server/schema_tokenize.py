@@ -4,8 +4,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from vllm_obs.server.schema_base import StrictModel
 from vllm_obs.server.schema_chat import TemplateRequest
-from vllm_obs.server.schema_sampling import StrictModel, TokenIds
+from vllm_obs.server.schema_sampling import TokenIds
 
 MAX_TOKENS = 1_000_000
 

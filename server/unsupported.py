@@ -12,10 +12,6 @@ def _is_set(value: Any, fields: dict[str, Any]) -> bool:
     return not (value is False or value in (None, "", [], {}))
 
 
-def _wants_format(value: Any, fields: dict[str, Any]) -> bool:
-    return bool(value != {"type": "text"})
-
-
 def _wants_tools(value: Any, fields: dict[str, Any]) -> bool:
     return _is_set(value, fields) and fields.get("tool_choice") != "none"
 
@@ -28,12 +24,6 @@ UNSUPPORTED: dict[str, Wanted] = {
     "tools": _wants_tools,
     "functions": _is_set,
     "function_call": _is_set,
-    "response_format": _wants_format,
-    "structured_outputs": _is_set,
-    "guided_json": _is_set,
-    "guided_regex": _is_set,
-    "guided_choice": _is_set,
-    "guided_grammar": _is_set,
     "structural_tag": _is_set,
     "suffix": _is_set,
     "prompt_embeds": _is_set,

@@ -73,6 +73,7 @@ class LedgerBuilder:
         self._run_rows(record)
         for request_id, reason in zip(record.left_out_ids, record.left_out_reasons, strict=False):
             self._leave_out(self._find(request_id, at), known_reason(reason), at)
+        self.roster.line.hold(record.grammar_ids, "grammar", at)
         if not self._paused_at or record.head_reason:
             self.roster.line.planned(record.head_reason, at)
         self._level = (record.step, record.num_running + record.num_waiting)

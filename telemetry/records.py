@@ -32,12 +32,18 @@ class ProcessStarted(NamedTuple):
 
 
 class ProcessPhase(NamedTuple):
-    """One named part of start-up (imports, load, cache, warm-up) took place between the two moments."""
+    """One named part of start-up (imports, load, cache, warm-up) took place between the two moments.
+
+    Meanwhile its process used so much CPU time, all threads together, and read so many bytes from storage (what
+    was in the page cache already does not count).
+    """
 
     role: str
     phase: str
     begun_at: int
     ended_at: int
+    cpu_seconds: float = 0.0
+    num_read_bytes: int = 0
 
 
 class ProcessReady(NamedTuple):
@@ -49,12 +55,16 @@ class ProcessReady(NamedTuple):
 
 
 class ProcessExited(NamedTuple):
-    """An owner saw its child end. `exit_code` is negative for a signal, as `subprocess` reports it."""
+    """An owner saw its child end. `exit_code` is negative for a signal, as `subprocess` reports it.
+
+    `was_told` says that the owner had ordered the end, or brought it about.
+    """
 
     role: str
     pid: int
     exit_code: int
     exited_at: int
+    was_told: bool = False
 
 
 class EngineDescribed(NamedTuple):
@@ -241,6 +251,7 @@ class StepPlanned(NamedTuple):
 
     `request_ids`, `num_scheduled_tokens`, `num_computed_tokens` and `num_new_blocks` are parallel.
     `left_out_ids` and `left_out_reasons` are parallel; `head_reason` is the waiting queue's head's.
+    `grammar_ids` wait beside the queue for their grammars to be compiled.
     """
 
     step: int
@@ -262,6 +273,7 @@ class StepPlanned(NamedTuple):
     num_free_blocks: int
     num_cached_blocks: int
     num_active_blocks: int
+    grammar_ids: list[str] = []  # noqa: RUF012 (of a NamedTuple; nobody changes a record)
 
 
 class StepAnswered(NamedTuple):
@@ -351,7 +363,9 @@ class MemorySampled(NamedTuple):
     """A process: what its memory holds at the end of a part of its start, or when it was asked (`phase` empty).
 
     `resident_bytes` is all of it that is in RAM. `parts` (libraries, weights, kv_cache, activations, …) and
-    `part_bytes` are parallel: what each takes of the resident bytes; what no part explains is not listed.
+    `part_bytes` are parallel: what each takes of the resident bytes; what no part explains is not listed. At the
+    end of a start `ranges` is parallel to them too: where in its address space a part lies, first byte and length
+    in turn, so that what of it is in RAM can be looked up later; `part_bytes` are then what was allocated.
     """
 
     role: str
@@ -361,6 +375,7 @@ class MemorySampled(NamedTuple):
     parts: list[str]
     part_bytes: list[int]
     sampled_at: int
+    ranges: tuple[list[int], ...] = ()
 
 
 class ProfileBegun(NamedTuple):

@@ -38,6 +38,7 @@ class WaitingLine:
         self._changes: list[tuple[int, str]] = []
         self._behind = ""
         self._head: SequenceLedger | None = None
+        self._held: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -50,7 +51,8 @@ class WaitingLine:
         """The sequence that is to be admitted next."""
         while self._heap:
             rank, request_id = self._heap[0]
-            if request_id in self._waiting and self._waiting[request_id][1] == rank:
+            is_here = request_id in self._waiting and self._waiting[request_id][1] == rank
+            if is_here and request_id not in self._held:
                 return self._waiting[request_id][0]
             heappop(self._heap)
         return None
@@ -77,11 +79,28 @@ class WaitingLine:
             return
         self.catch_up(entry[0])
         del self._waiting[request_id]
+        self._held.discard(request_id)
         self._behind_from.pop(request_id, None)
         if self._head is entry[0]:
             self._head = None
         if len(self._heap) > 2 * len(self._waiting) + _MIN_DEAD_ENTRIES:
             self._rebuild()
+
+    def hold(self, request_ids: list[str], reason: str, at: int) -> None:
+        """At this moment just these wait beside the line for a reason of their own; the others stand in it."""
+        held = {request_id for request_id in request_ids if request_id in self._waiting}
+        for request_id in self._held - held:
+            if request_id in self._waiting:
+                heappush(self._heap, (self._waiting[request_id][1], request_id))
+                self._newcomers.append(request_id)
+        for request_id in held - self._held:
+            ledger = self._waiting[request_id][0]
+            self.catch_up(ledger)
+            self._behind_from.pop(request_id, None)
+            if self._head is ledger:
+                self._head = None
+            ledger.switch(ledger.stage, at, reason)
+        self._held = held
 
     def planned(self, head_reason: str, at: int) -> None:
         """A step was planned without these (moment in ns): the head waits for this reason, the others inherit."""
@@ -135,7 +154,7 @@ class WaitingLine:
 
     def _change_head(self, head: SequenceLedger, at: int) -> None:
         former, self._head = self._head, head
-        if former is not None and former.request_id in self._waiting:
+        if former is not None and former.request_id in self._waiting and former.request_id not in self._held:
             self._put_behind(former, at)
         self.catch_up(head)
         self._behind_from.pop(head.request_id, None)
@@ -143,7 +162,7 @@ class WaitingLine:
     def _see_newcomers(self, at: int) -> None:
         for request_id in self._newcomers:
             entry = self._waiting.get(request_id)
-            if entry is not None and entry[0] is not self._head:
+            if entry is not None and entry[0] is not self._head and request_id not in self._held:
                 self._put_behind(entry[0], at)
         self._newcomers.clear()
 
@@ -152,5 +171,6 @@ class WaitingLine:
         self._behind_from[ledger.request_id] = len(self._changes)
 
     def _rebuild(self) -> None:
-        self._heap = [(rank, request_id) for request_id, (_, rank) in self._waiting.items()]
+        waiting = ((rank, name) for name, (_, rank) in self._waiting.items() if name not in self._held)
+        self._heap = list(waiting)
         heapify(self._heap)

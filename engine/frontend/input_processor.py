@@ -4,7 +4,8 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from vllm_obs.engine.sampling_params import (
     to_spec,
 )
 from vllm_obs.telemetry.records import RequestSubmitted
+
+if TYPE_CHECKING:
+    from vllm_obs.engine.frontend.grammar_check import GrammarCheck
 
 Prompt = str | list[int]
 
@@ -41,7 +45,7 @@ class Arrival:
 
     Moments are `time.monotonic_ns()`; a stage that did not take place has the moment before it. `num_prompts` is
     how many prompts the client's request has, all with the same parameters. `http_id` is ours of that request,
-    `external_id` the client's label for it; `trace_parent` is as in `RequestSubmitted`.
+    `external_id` the client's label for it; `trace_parent` and `account` are as in `RequestSubmitted`.
     """
 
     external_id: str = ""
@@ -57,6 +61,7 @@ class Arrival:
     rendered_at: int = 0
     num_sequences: int = 1
     num_prompts: int = 1
+    account: str = ""
 
     def submitted(self, sequence: EngineCoreRequest, tokenized_at: int) -> RequestSubmitted:
         """The fact that this sequence of the request goes to the core, at its `submitted_at`."""
@@ -84,6 +89,7 @@ class Arrival:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
+            account=self.account,
         )
 
 
@@ -102,6 +108,8 @@ class InputProcessor:
         self.tokenizer = tokenizer
         self.limits = limits
         self._num_cache_tokens = num_cache_tokens or limits.max_model_len
+        self._grammar_check: GrammarCheck | None = None
+        self._grammar_lock = Lock()
         self._max_text_chars = limits.max_model_len * tokenizer.max_chars_per_token
 
     def prepare(self, prompt: Prompt, params: SamplingParams, arrival: Arrival) -> PreparedPrompt:
@@ -113,15 +121,17 @@ class InputProcessor:
         max_tokens = self._max_tokens(len(token_ids), params)
         self._check_products(len(token_ids), max_tokens, params)
         sampling = to_spec(params, max_tokens, self.tokenizer.eos_token_ids)
-        sampling = sampling._replace(bad_words_ids=self._bad_words(params))
+        sampling = sampling._replace(bad_words_ids=self._bad_words(params), grammar=self._grammar(params))
         self._check_constraints(sampling, params.n, arrival.num_prompts)
         return PreparedPrompt(token_ids, sampling, max_tokens)
 
     def is_long(self, prompt: Prompt, params: SamplingParams) -> bool:
         """Whether `prepare` may take longer than an event loop should wait."""
         words = tuple(params.bad_words or ())
-        return len(words) > 32 or len(prompt) > (
-            LONG_TEXT_CHARS if isinstance(prompt, str) else 16 * LONG_TEXT_CHARS
+        return (
+            params.structured_outputs is not None
+            or len(words) > 32
+            or len(prompt) > (LONG_TEXT_CHARS if isinstance(prompt, str) else 16 * LONG_TEXT_CHARS)
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -221,12 +231,31 @@ class InputProcessor:
                     name,
                 )
 
+    def _grammar(self, params: SamplingParams) -> str:
+        if params.structured_outputs is None or params.max_tokens == 0:
+            return ""
+        with self._grammar_lock:
+            if self._grammar_check is None:
+                # Imported here: only who has a grammar needs a compiler.
+                from vllm_obs.engine.frontend.grammar_check import GrammarCheck
+
+                self._grammar_check = GrammarCheck(self.tokenizer, self.limits.vocab_size)
+        return self._grammar_check.grammar_of(params.structured_outputs)
+
     def _check_constraints(self, sampling: SamplingSpec, n: int, num_prompts: int) -> None:
         """Every sequence carries its own copy of these lists to the core."""
         num_bad = sum(map(len, sampling.bad_words_ids))
         if num_bad > (most := self.limits.max_bad_words_tokens):
             raise RequestError(f"bad_words has {num_bad} tokens in all; at most {most} may be.", "bad_words")
         each = len(sampling.allowed_token_ids) + len(sampling.logit_bias) + num_bad
+        num_chars, most = num_prompts * n * len(sampling.grammar), self.limits.max_grammar_chars
+        if num_chars > most:
+            raise RequestError(
+                f"{num_prompts * n} sequences with a grammar of {len(sampling.grammar)} characters have "
+                f"{num_chars}; at most {most} may be.",
+                "n" if n > 1 else "prompt",
+                reason="too_many_sequences",
+            )
         total, most = num_prompts * n * each, self.limits.max_constraint_tokens
         if total > most:
             raise RequestError(

@@ -137,20 +137,35 @@ ROWS: list[Row] = [
     text("H22", {"prompt": ["x"] * 10_000}, "too_many_sequences"),
     text("H22", {"prompt": ["x"] * 40, "allowed_token_ids": list(range(32_768))}, "too_many_sequences"),
     text("H22", {"prompt": ["x"] * 100, "n": 11}, "too_many_sequences", "n"),
-    text("H31", {"response_format": {"type": "json_object"}}, "unsupported"),
-    chat("H31", {"response_format": {"type": "regex", "regex": "(a+)+b"}}, "unsupported"),
-    chat("H31", {"structured_outputs": {"choice": ["a"]}}, "unsupported"),
+    *(text("H31", {"structured_outputs": {"regex": regex}}, "unsupported") for regex in ("[", "(?=a)b", "(a)\\1")),
+    *(text("H31", {"structured_outputs": {"regex": regex}}) for regex in ("", "a" * 1_000_000)),
+    text("H31", {"structured_outputs": {"json": {"$ref": "#"}}}, "unsupported"),
+    text("H31", {"structured_outputs": {"json": {"$ref": "#/$defs/none"}}}, "unsupported"),
+    text("H31", {"structured_outputs": {"json": {"uniqueItems": True}}}, "unsupported"),
+    text("H31", {"structured_outputs": {"json": {"enum": ["x" * 1_000_000]}}}),
+    text("H31", {"structured_outputs": {"json": "{"}}),
+    text("H31", {"structured_outputs": {"grammar": " "}}, "unsupported"),
+    text("H31", {"structured_outputs": {"grammar": ""}}),
     *(
-        text("H31", {name: "x"}, "unsupported")
-        for name in (
-            "guided_json",
-            "guided_regex",
-            "guided_grammar",
-            "suffix",
-            "prompt_embeds",
-            "logits_processors",
-        )
+        text("H31", {"structured_outputs": wanted})
+        for wanted in ({}, {"choice": []}, {"regex": "a", "choice": ["b"]})
     ),
+    text("H31", {"structured_outputs": {"choice": "abc"}}, param="structured_outputs.choice"),
+    text(
+        "H31",
+        {"structured_outputs": {"whitespace_pattern": " "}},
+        "unsupported",
+        "structured_outputs.whitespace_pattern",
+    ),
+    chat("H31", {"response_format": {"type": "regex", "regex": "(a+)+b"}}, param="response_format.type"),
+    chat("H31", {"response_format": {"type": "json_schema"}}, param="response_format.json_schema"),
+    chat(
+        "H31",
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}},
+        "unsupported",
+    ),
+    chat("H31", {"response_format": {"type": "json_object"}, "guided_regex": "a"}, param="guided_regex"),
+    *(text("H31", {name: "x"}, "unsupported") for name in ("suffix", "prompt_embeds", "logits_processors")),
     *(text("H31", {name: {"a": 1}}, "unsupported") for name in ("kv_transfer_params", "vllm_xargs")),
     text("H31", {"use_beam_search": True}, "unsupported"),
     chat("H32", {"chat_template": "{{ messages }}"}, "unsupported"),

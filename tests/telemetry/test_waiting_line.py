@@ -121,3 +121,30 @@ def test_those_who_left_do_not_stay_in_memory() -> None:
         if number:
             line.leave(f"r-{number}")
     assert (len(line), len(line._heap) < 200) == (1, True)
+
+
+def test_those_held_beside_the_line_have_their_own_reason_and_are_not_its_head() -> None:
+    held, head, behind = waiting("a"), waiting("b"), waiting("c")
+    line = line_of(held, head, behind)
+    line.hold(["a"], "grammar", 10)
+    line.planned("max_num_seqs", 10)
+    line.hold([], "grammar", 20)
+    line.planned("kv_blocks", 20)
+    line.leave("a")
+    assert held.intervals_until(30) == [
+        *held.intervals_until(30)[:-3],
+        Interval("queue", 0, 10, FIRST_LOOK),
+        Interval("queue", 10, 20, "grammar"),
+        Interval("queue", 20, 30, "kv_blocks"),
+    ]
+    assert [interval.reason for interval in head.intervals_until(30)][-2:] == ["max_num_seqs", "head_of_line"]
+    line.planned("token_budget", 25)
+    assert line.head is head
+
+
+def test_one_that_leaves_while_it_is_held_is_forgotten() -> None:
+    line = line_of(waiting("a"), waiting("b"))
+    line.hold(["a", "unknown"], "grammar", 10)
+    line.leave("a")
+    line.hold([], "grammar", 20)
+    assert (len(line), line.head and line.head.request_id) == (1, "b")

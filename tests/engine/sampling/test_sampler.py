@@ -143,6 +143,16 @@ def test_grammar_masks_reach_their_rows_and_others_are_free(make_batch: BatchMak
     assert raw.logprobs[0, 0] == pytest.approx(torch.log_softmax(logits[0], -1)[100].item(), abs=1e-5)
 
 
+def test_a_grammar_that_only_allows_the_end_comes_before_min_tokens(make_batch: BatchMaker) -> None:
+    spec = SamplingSpec(temperature=0.0, min_tokens=5, eos_token_ids=(7,))
+    bitmask = np.zeros((2, (VOCAB + 31) // 32), np.int32)
+    bitmask[:, 0] = [1 << 7, 1 << 7 | 1 << 9]
+    logits = torch.zeros(2, VOCAB)
+    logits[:, 7] = 5.0
+    sampled = sample(logits, make_batch([spec] * 2, VOCAB), GrammarMasks(["r0", "r1"], bitmask))
+    assert (sampled.token_ids, sampled.failed) == ([7, 9], [])
+
+
 def test_logprobs_are_the_model_s_own_before_any_processing(make_batch: BatchMaker) -> None:
     logits = random_logits(1)
     spec = SamplingSpec(

@@ -1,0 +1,67 @@
+"""GrammarBook: the grammars of a core's sequences and the masks of each step."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vllm_obs.engine.config import ModelConfig
+from vllm_obs.engine.plan import GrammarMasks
+from vllm_obs.engine.request import Grammar, Request
+
+if TYPE_CHECKING:
+    from vllm_obs.engine.structured.compiler import GrammarCompiler
+
+
+def _nobody() -> None:
+    """Told of a grammar that nobody waits for."""
+
+
+class GrammarBook:
+    """Made once a core. Nothing is loaded, and no thread started, before a sequence comes with a grammar."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        self.on_ready: Callable[[], None] = _nobody
+        """Called from any thread when a grammar is compiled."""
+        self._model = model
+        self._num_words = -(-model.architecture.vocab_size // 32)
+        self._compiler: GrammarCompiler | None = None
+        self._thread: ThreadPoolExecutor | None = None
+
+    def order(self, grammar: str) -> Grammar:
+        """Have a grammar compiled, if it is not yet; where a sequence stands in it."""
+        from vllm_obs.engine.structured.grammar_state import GrammarState
+
+        if self._compiler is None:
+            self._compiler = self._make_compiler()
+        compiled = self._compiler.compile(grammar)
+        compiled.add_done_callback(lambda _: self.on_ready())
+        return GrammarState(compiled)
+
+    def begin_masks(self, requests: Sequence[Request]) -> Future[GrammarMasks]:
+        """Begin to make the masks of these sequences, which all have grammars, in a thread."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "grammar masks")
+        return self._thread.submit(self._masks, list(requests))
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._compiler is not None:
+            self._compiler.close()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _make_compiler(self) -> "GrammarCompiler":
+        # Imported here: a tokenizer and a compiler in the engine cost only who uses them.
+        from vllm_obs.engine.structured.compiler import GrammarCompiler
+        from vllm_obs.engine.structured.token_table import load_token_table
+
+        return GrammarCompiler(lambda: load_token_table(self._model))
+
+    def _masks(self, requests: list[Request]) -> GrammarMasks:
+        bitmask = np.zeros((len(requests), self._num_words), np.int32)
+        for request, words in zip(requests, bitmask, strict=True):
+            assert request.grammar is not None
+            request.grammar.write_mask(words)
+        return GrammarMasks([request.request_id for request in requests], bitmask)

@@ -1,0 +1,107 @@
+"""What a client wants its output to match, as the text of a grammar that llguidance compiles."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from llguidance import LLMatcher, StructTag
+
+from vllm_obs.engine.errors import RequestError
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+MAX_GRAMMAR_CHARS = 262_144
+"""Of a schema, regex or grammar as it is given, and of the grammar made of it."""
+MAX_CHOICES = 4096
+MAX_TAGS = 128
+MAX_BLANKS = 24
+"""So many blanks and line ends may stand between two words of JSON; without a bound a model can go on for ever."""
+
+_BLANKS = rf"[ \t\n\r]{{1,{MAX_BLANKS}}}"
+_FLEXIBLE: "JsonCompileOptions" = {"whitespace_flexible": True, "whitespace_pattern": _BLANKS}
+_COMPACT: "JsonCompileOptions" = {"whitespace_flexible": False}
+
+
+def json_grammar(schema: Mapping[str, Any] | bool, is_compact: bool = False) -> str:
+    """JSON that a JSON Schema accepts; RequestError where the schema cannot be written down or is too long."""
+    if isinstance(schema, bool):
+        schema = {} if schema else {"not": {}}
+    text = _written(schema)
+    _check_length("the JSON schema", text)
+    try:
+        grammar = LLMatcher.grammar_from_json_schema(text, overrides=_COMPACT if is_compact else _FLEXIBLE)
+    except ValueError as error:
+        raise RequestError(f"The JSON schema cannot be used: {_first_line(str(error))}.", "json") from None
+    return _checked(grammar)
+
+
+def json_object_grammar(is_compact: bool = False) -> str:
+    """Any JSON object."""
+    return json_grammar({"type": "object"}, is_compact)
+
+
+def regex_grammar(pattern: str) -> str:
+    """Text that a regular expression matches from its beginning to its end."""
+    _check_length("the regular expression", pattern)
+    return _checked(LLMatcher.grammar_from_regex(pattern))
+
+
+def choice_grammar(choices: Sequence[str]) -> str:
+    """One of these texts. RequestError for none, for too many, and for an empty one."""
+    if not 0 < len(choices) <= MAX_CHOICES:
+        raise RequestError(f"choice has {len(choices)} entries; 1 to {MAX_CHOICES} may be.", "choice")
+    if not all(choices):
+        raise RequestError("choice holds an empty text.", "choice")
+    alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+    _check_length("the choices", alternatives)
+    return _checked(LLMatcher.grammar_from_lark(f"start: {alternatives}"))
+
+
+def lark_grammar(text: str) -> str:
+    """A context-free grammar in the Lark dialect, or in GBNF (rules written with ::=)."""
+    _check_length("the grammar", text)
+    if "::=" in text:
+        text = _lark_of_gbnf(text)
+    return _checked(LLMatcher.grammar_from_lark(text))
+
+
+def tag_grammar(tags: Sequence[StructTag]) -> str:
+    """Free text in which what begins like one of the tags goes on as the tag says."""
+    if not 0 < len(tags) <= MAX_TAGS:
+        raise RequestError(f"structural_tag has {len(tags)} tags; 1 to {MAX_TAGS} may be.", "structural_tag")
+    text = StructTag.to_grammar(list(tags), assume_special=False)
+    return _checked(text if text.lstrip().startswith("{") else LLMatcher.grammar_from_lark(text))
+
+
+def _written(schema: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RequestError(f"The JSON schema cannot be written: {_first_line(str(error))}.", "json") from None
+
+
+def _lark_of_gbnf(text: str) -> str:
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return str(any_to_lark(text))
+    except Exception as error:  # the converter raises whatever its parser raises
+        raise RequestError(f"The grammar cannot be read: {_first_line(str(error))}.", "grammar") from None
+
+
+def _check_length(what: str, text: str) -> None:
+    if not 0 < len(text) <= MAX_GRAMMAR_CHARS:
+        raise RequestError(
+            f"{what[0].upper()}{what[1:]} has {len(text)} characters; 1 to {MAX_GRAMMAR_CHARS} may be.",
+            "structured_outputs",
+        )
+
+
+def _checked(grammar: str) -> str:
+    _check_length("the grammar made of it", grammar)
+    return grammar
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason given"])[0][:160].rstrip(".")

@@ -1,0 +1,15 @@
+"""What the models of all bodies share."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_LABEL_CHARS = 1024
+
+Text = Annotated[str, Field(max_length=MAX_LABEL_CHARS)]
+
+
+class StrictModel(BaseModel):
+    """No coercion, finite numbers; unknown fields are ignored, as vLLM does."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True)

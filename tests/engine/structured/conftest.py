@@ -1,0 +1,12 @@
+"""The default model's token table, made once a session."""
+
+import pytest
+from default_model import default_config, default_tokenizer
+from llguidance import LLTokenizer
+
+from vllm_obs.engine.structured.token_table import token_table
+
+
+@pytest.fixture(scope="session")
+def tokens() -> LLTokenizer:
+    return token_table(default_tokenizer(), default_config().model.architecture.vocab_size)
