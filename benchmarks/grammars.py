@@ -1,4 +1,4 @@
-"""Prints what a grammar costs: to compile it, and for each token under it, by llguidance (and xgrammar if it is there)."""
+"""Prints what a grammar costs to compile, and each token under it, by llguidance (and xgrammar if it is there)."""
 
 import json
 import time
