@@ -40,6 +40,7 @@ class EngineArgs:
 
     model: str | None = None
     load_format: str = "auto"
+    model_loader_extra_config: dict[str, Any] | None = None
     tokenizer: str | None = None
     served_model_name: str | list[str] | None = None
     dtype: str = "auto"
@@ -69,7 +70,8 @@ class EngineArgs:
         from vllm_obs.engine.model.source import ModelSource, resolve_model, resolve_tokenizer
 
         self._check()
-        device = detect_device(self.device)
+        step_time, num_ranks = self._synthetic()
+        device = detect_device("cpu" if self.load_format == "synthetic" else self.device)
         source: ModelSource = resolve_model(self.model, self.load_format)
         max_model_len = self._max_model_len(source.architecture)
         template = source.chat_template if self.chat_template is None else read_template(self.chat_template)
@@ -86,9 +88,14 @@ class EngineArgs:
             device=device,
             chat_template=template,
             max_logprobs=self._max_logprobs(source.architecture.vocab_size),
+            synthetic_step_time=step_time,
         )
         return VllmConfig(
-            model, self._cache(), self._scheduler(device, max_model_len), self._parallel(), self._observability()
+            model,
+            self._cache(),
+            self._scheduler(device, max_model_len),
+            self._parallel(num_ranks),
+            self._observability(),
         )
 
     def _check(self) -> None:
@@ -139,8 +146,18 @@ class EngineArgs:
             stream_interval=self.stream_interval,
         )
 
-    def _parallel(self) -> ParallelConfig:
-        return ParallelConfig(cast(Literal["uni", "mp"], self.distributed_executor_backend))
+    def _parallel(self, num_ranks: int) -> ParallelConfig:
+        return ParallelConfig(cast(Literal["uni", "mp"], self.distributed_executor_backend), num_ranks)
+
+    def _synthetic(self) -> tuple[dict[str, Any], int]:
+        """The fields of StepTimeModel that were given, and how many ranks there are."""
+        if self.load_format != "synthetic":
+            if self.model_loader_extra_config:
+                raise ConfigError("--model-loader-extra-config goes with --load-format synthetic only")
+            return {}, 1
+        from vllm_obs.engine.synthetic.settings import read_settings
+
+        return read_settings(self.model_loader_extra_config or {}, self.distributed_executor_backend)
 
     def _observability(self) -> ObservabilityConfig:
         return ObservabilityConfig(

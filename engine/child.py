@@ -8,9 +8,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import vllm_obs
 from vllm_obs.engine.child_pipe import FAILED, STOP, read_message, write_message
@@ -21,7 +22,26 @@ EXIT_OUT_OF_MEMORY = 71
 STOP_TIMEOUT_SECONDS = 5.0
 KILL_TIMEOUT_SECONDS = 5.0
 
+MAX_ENDS = 64
+
 _HELD_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+class ChildEnd(NamedTuple):
+    """How a child ended: `exit_code` is negative for a signal, `ended_at` monotonic ns of when that was seen."""
+
+    title: str
+    pid: int
+    exit_code: int
+    ended_at: int
+
+
+_unbidden_ends: deque[ChildEnd] = deque(maxlen=MAX_ENDS)
+
+
+def unbidden_ends() -> list[ChildEnd]:
+    """The last children of this process that ended without having been told to, oldest first."""
+    return list(_unbidden_ends)
 
 
 class Child:
@@ -35,6 +55,8 @@ class Child:
         self.pid = process.pid
         self.exit_fd = os.pidfd_open(process.pid)
         self.exit_cause: str | None = None
+        self.was_told = False
+        """Whether its end was ordered or brought about by this process."""
         self._process = process
         self._orders_fd = orders_fd
         self._status_fd = status_fd
@@ -90,6 +112,7 @@ class Child:
 
     def ask_to_stop(self) -> None:
         """Order the child to end; it decides how."""
+        self.was_told = self.was_told or self.exit_cause is None
         with contextlib.suppress(OSError):
             write_message(self._orders_fd, STOP, None)
 
@@ -107,6 +130,7 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
+        self.was_told = self.was_told or self.exit_cause is None
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.exit_fd, signal.SIGKILL)
         self.wait(KILL_TIMEOUT_SECONDS)
@@ -157,6 +181,10 @@ class Child:
         cause = describe_exit(self.title, self._process.returncode)
         if self._failure:
             cause = f"{cause}: {self._failure[0]}"
+        if not self.was_told:
+            # Before anybody hears of it, so that whoever does can record it.
+            end = ChildEnd(self.title, self.pid, self._process.returncode, time.monotonic_ns())
+            _unbidden_ends.append(end)
         with self._changed:
             self.exit_cause = cause
             callbacks = self._exit_callbacks

@@ -1,6 +1,6 @@
 """The frozen configuration that every process of one run shares."""
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_type_hints
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -42,12 +42,13 @@ class ModelConfig:
     """Which model, from where, under which names and in which numbers.
 
     `path` is the resolved local place: a `.gguf` file or a directory. `tokenizer` is the place the tokenizer
-    is read from (the same, unless --tokenizer names another).
+    is read from (the same, unless --tokenizer names another). `synthetic_step_time` are the fields of
+    StepTimeModel that are not as they stand there.
     """
 
     model: str
     path: str
-    source: Literal["gguf", "hf", "dummy"]
+    source: Literal["gguf", "hf", "dummy", "synthetic"]
     tokenizer: str
     served_model_names: tuple[str, ...]
     architecture: ModelArchitecture
@@ -57,6 +58,12 @@ class ModelConfig:
     device: Device = "cpu"
     chat_template: str | None = None
     max_logprobs: int = 20
+    synthetic_step_time: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether no model is run at all."""
+        return self.source == "synthetic"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm_obs.engine.pause_state import PauseState
 from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
+from vllm_obs.engine.profile_core import CoreProfiles
 from vllm_obs.engine.request import Request
 from vllm_obs.engine.request_bounds import RequestBounds
 from vllm_obs.engine.scheduler import Scheduler
@@ -78,7 +79,7 @@ class EngineCore:
         self._recorder = recorder
         self._records = CoreRecords(recorder)
         self._grammars = GrammarBook(config.model)
-        self._utilities = CoreUtilities(self.scheduler)
+        self._utilities = CoreUtilities(self.scheduler, CoreProfiles(executor, recorder))
         self._outputs = OutputCollector()
         self._detours = DetourClock()
         self._step = 0

@@ -7,13 +7,14 @@ from typing import Any
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.pause_state import PauseState
+from vllm_obs.engine.profile_core import CoreProfiles
 from vllm_obs.engine.scheduler import Scheduler
 
 
 class CoreUtilities:
     """Answers UTILITY calls on a scheduler; arguments and results are plain values."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, profiles: CoreProfiles) -> None:
         self._scheduler = scheduler
         self._methods: dict[str, Callable[..., Any]] = {
             "ping": lambda: "pong",
@@ -23,6 +24,9 @@ class CoreUtilities:
             "resume_scheduler": self._resume_scheduler,
             "is_paused": lambda: scheduler.pause != PauseState.NONE,
             "is_sleeping": lambda: False,
+            "start_profile": profiles.start,
+            "stop_profile": profiles.stop,
+            "is_profiling": profiles.look,
         }
 
     def call(self, method: str, args: list[Any]) -> Any:

@@ -13,6 +13,7 @@ Reason = Literal[
     "model_not_found",
     "not_found",
     "method_not_allowed",
+    "conflict",
     "too_deep",
     "too_large",
     "too_many_sequences",
@@ -24,6 +25,7 @@ Reason = Literal[
     "shutting_down",
     "engine_dead",
     "not_ready",
+    "stalled",
     "invalid_logits",
     "internal_error",
 ]

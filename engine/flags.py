@@ -49,6 +49,17 @@ def json_strings(text: str) -> tuple[str, ...]:
     return tuple(values)
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"{text[:64]!r} is not a JSON object")
+    return value
+
+
 @dataclass(frozen=True)
 class Flag:
     """One flag: `name` is the field it sets (max_model_len for --max-model-len).
@@ -92,8 +103,11 @@ class Flag:
 
 
 ENGINE_FLAGS = (
-    Flag("load_format", "Model", "Where weights come from; dummy makes random ones for a config.",
-         choices=("auto", "safetensors", "gguf", "dummy")),
+    Flag("load_format", "Model",
+         "Where weights come from; dummy makes random ones for a config, synthetic runs no model at all.",
+         choices=("auto", "safetensors", "gguf", "dummy", "synthetic")),
+    Flag("model_loader_extra_config", "Model", "How long the steps of a synthetic engine take, and num_ranks.",
+         parse=json_object, metavar="JSON"),
     Flag("tokenizer", "Model", "Directory, .gguf file or hub id of the tokenizer.", metavar="PATH",
          default_text="the model's"),
     Flag("served_model_name", "Model", "Names clients may call the model by; replies carry the first.", "values",

@@ -15,7 +15,7 @@ from vllm_obs.engine.codec import read_fields
 from vllm_obs.engine.codec_arrays import ArrayReader, Buffer
 from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.config import VllmConfig, to_wire
-from vllm_obs.engine.errors import EngineDeadError, StartupError
+from vllm_obs.engine.errors import EngineDeadError, StartupError, VllmObsError
 from vllm_obs.engine.messages import EngineCoreOutputs, EngineFacts
 from vllm_obs.engine.run_dir import RunDirectory
 from vllm_obs.engine.sockets import bind, make_socket, receive_frames, send_frames, socket_endpoint
@@ -70,7 +70,11 @@ class EngineLink:
         """The engine's facts once it can be sent to, None before. ConfigError or StartupError when it ended."""
         self._has_said_hello = self._has_said_hello or self._take_hello()
         self._has_outputs = self._has_outputs or bool(self._outputs_monitor.poll(0))
-        payload = self.child.message(READY)
+        try:
+            payload = self.child.message(READY)
+        except VllmObsError:
+            self.record_exit()
+            raise
         if payload is None or not self._has_said_hello or not self._has_outputs:
             return None
         self._take_names_away()
@@ -130,8 +134,8 @@ class EngineLink:
 
     def record_exit(self) -> None:
         """The engine's process has ended, whether it was told to or not."""
-        child = self.child
-        self._recorder.record(ProcessExited(child.title, child.pid, child.exit_code or 0, time.monotonic_ns()))
+        child, now = self.child, time.monotonic_ns()
+        self._recorder.record(ProcessExited(child.title, child.pid, child.exit_code or 0, now, child.was_told))
 
     def ask_to_stop(self) -> None:
         """Order the engine to end; from now on its end is no death."""

@@ -3,9 +3,30 @@
 import logging
 import os
 import sys
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+
+from vllm_obs.engine.errors import ConfigError, EngineDeadError, StartupError
+
+API_TITLE = "APIServer"
+"""The one process that holds prompts and completions as text."""
+MAX_CHAIN = 8
 
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s [{title}] %(name)s: %(message)s"
 _QUIET = ("asyncio", "urllib3", "httpx", "httpcore", "filelock", "huggingface_hub", "torch", "numba")
+_TEXTLESS = (ConfigError, StartupError, EngineDeadError, OSError, MemoryError)
+"""Errors whose own words are about processes and files."""
+
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class TextlessFormatter(logging.Formatter):
+    """Of an exception it shows the place and the type; its words only where they cannot quote a request."""
+
+    def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802 (logging's own name)
+        """The traceback."""
+        return "\n".join(_told(error) for error in _chain(ei[1]))
 
 
 def configure_logging(title: str, level: str | None = None) -> None:
@@ -14,7 +35,8 @@ def configure_logging(title: str, level: str | None = None) -> None:
     `level` defaults to VLLM_OBS_LOG_LEVEL, then INFO; a word that is no level counts as INFO.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(_FORMAT.format(title=title), datefmt="%H:%M:%S"))
+    kind = TextlessFormatter if title.startswith(API_TITLE) else logging.Formatter
+    handler.setFormatter(kind(_FORMAT.format(title=title), datefmt="%H:%M:%S"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -25,3 +47,23 @@ def configure_logging(title: str, level: str | None = None) -> None:
 
 def _known_level(word: str) -> int:
     return logging.getLevelNamesMapping().get(word.upper(), logging.INFO)
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """What led to an exception, first cause first, and itself."""
+    found: list[BaseException] = []
+    while error is not None and error not in found and len(found) < MAX_CHAIN:
+        found.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return found[::-1]
+
+
+def _told(error: BaseException) -> str:
+    return "".join(_lines(error)).rstrip()
+
+
+def _lines(error: BaseException) -> Iterator[str]:
+    yield "Traceback (most recent call last):\n"
+    yield from traceback.format_tb(error.__traceback__)
+    yield f"{type(error).__name__}: "
+    yield str(error) if isinstance(error, _TEXTLESS) else "(its words are left out: they may quote a request)"

@@ -13,6 +13,10 @@ from types import TracebackType
 from vllm_obs.engine.errors import ConfigError
 
 NUM_DEAD_RUNS_KEPT = 5
+NUM_NEWEST_KEPT = 3
+"""Of those, the newest whatever they left."""
+INCIDENTS = "incidents"
+"""The folder in which an Observer files what went wrong."""
 LOCK_TIMEOUT_SECONDS = 5.0
 _RUN_NAME = re.compile(r"\d{8}-\d{6}-\d+(-\d+)?")
 
@@ -63,16 +67,22 @@ def base_directory() -> Path:
 
 
 def prune_dead_runs(base: Path) -> None:
-    """Remove all dead runs of this user but the last five, and the sockets of those that stay.
+    """Remove all dead runs of this user but five, and the sockets of those that stay.
 
-    A run is dead when it is ours and nobody holds its lock. Whatever else lies in `base` is left alone.
+    They are the last five; but a run with an incident is kept in the place of an older one without, if three newer
+    ones stay. A run is dead when it is ours and nobody holds its lock. Whatever else lies in `base` is left alone.
     """
     runs = [path for path in base.iterdir() if _RUN_NAME.fullmatch(path.name) and _is_ours(path)]
-    dead = [path for path in sorted(runs, key=_age_order) if not _is_locked(path)]
-    for path in dead[:-NUM_DEAD_RUNS_KEPT]:
-        shutil.rmtree(path, ignore_errors=True)
-    for path in dead[-NUM_DEAD_RUNS_KEPT:]:
-        _remove_sockets(path)
+    dead = [path for path in sorted(runs, key=_age_order, reverse=True) if not _is_locked(path)]
+    newest, older = dead[:NUM_NEWEST_KEPT], dead[NUM_NEWEST_KEPT:]
+    # Sorting keeps the order of those that are alike.
+    older.sort(key=lambda path: not (path / INCIDENTS).is_dir())
+    kept = [*newest, *older][:NUM_DEAD_RUNS_KEPT]
+    for path in dead:
+        if path in kept:
+            _remove_sockets(path)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _age_order(path: Path) -> tuple[str, int]:

@@ -23,6 +23,7 @@ from vllm_obs.server.routes_completion import completion_router
 from vllm_obs.server.routes_health import health_router
 from vllm_obs.server.routes_metrics import metrics_router
 from vllm_obs.server.routes_models import models_router
+from vllm_obs.server.routes_profile import profile_router
 from vllm_obs.server.routes_tokenize import tokenize_router
 from vllm_obs.server.state import ApiServer
 
@@ -42,7 +43,7 @@ def build_app(api: ApiServer) -> FastAPI:
                 CrossOrigin, allowed_origins=server.allowed_origins, allow_credentials=server.allow_credentials
             ),
             Middleware(ErrorBoundary),
-            Middleware(Authentication, api_keys=server.api_keys),
+            Middleware(Authentication, api_keys=server.api_keys, accounts=server.accounts),
             Middleware(Admission, api=api),
         ],
         exception_handlers={HTTPException: _refuse},
@@ -58,7 +59,15 @@ def build_app(api: ApiServer) -> FastAPI:
     return app
 
 
-_ROUTERS = (completion_router, chat_router, models_router, tokenize_router, health_router, metrics_router)
+_ROUTERS = (
+    completion_router,
+    chat_router,
+    models_router,
+    tokenize_router,
+    health_router,
+    metrics_router,
+    profile_router,
+)
 
 _NO_TELEMETRY: dict[str, Any] = {
     "telemetry": {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}

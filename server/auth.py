@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -16,24 +16,29 @@ class Authentication:
     """Lets a request through when its one Authorization header is `Bearer KEY` with a known key.
 
     Keys are kept and compared as SHA-256 digests, all of them each time: neither their length nor which one
-    nearly fits can be timed. All failures look the same.
+    nearly fits can be timed. All failures look the same. `accounts` are parallel to the keys; the one of the key
+    that fits is put into the state as `account` (empty without keys).
     """
 
-    def __init__(self, app: ASGIApp, api_keys: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, api_keys: Sequence[str], accounts: Sequence[str]) -> None:
         self.app = app
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in api_keys]
+        digests = [hashlib.sha256(key.encode()).digest() for key in api_keys]
+        self._accounts = list(zip(digests, accounts, strict=True))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
-        if scope["type"] == "http" and self._digests and route_path(scope) not in PUBLIC:
+        if scope["type"] == "http" and self._accounts and route_path(scope) not in PUBLIC:
             presented = [value for name, value in scope["headers"] if name == b"authorization"]
-            if not self._is_known(presented):
+            account = self._account_of(presented)
+            if account is None:
                 raise ApiError("a valid API key is required: Authorization: Bearer KEY", "unauthorized")
+            scope["state"]["account"] = account
         await self.app(scope, receive, send)
 
-    def _is_known(self, presented: list[bytes]) -> bool:
+    def _account_of(self, presented: list[bytes]) -> str | None:
+        """The account of the one key presented; None if that is no key of ours."""
         if len(presented) != 1 or not presented[0].startswith(PREFIX):
-            return False
+            return None
         digest = hashlib.sha256(presented[0][len(PREFIX) :]).digest()
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return any(matches)
+        matches = [hmac.compare_digest(digest, known) for known, _ in self._accounts]
+        return next((account for (_, account), is_it in zip(self._accounts, matches, strict=True) if is_it), None)

@@ -7,8 +7,10 @@ from typing import Any
 import orjson
 
 from vllm_obs.engine.frontend.outputs import SequenceDelta
+from vllm_obs.server.chat_reading import ChatReading
 from vllm_obs.server.generation import Generation
 from vllm_obs.server.logprobs import LogprobShapes
+from vllm_obs.server.message_reader import MessageReader, whole_calls
 from vllm_obs.server.reply_head import ReplyHead
 from vllm_obs.server.schema_chat import ChatCompletionRequest
 from vllm_obs.server.stream_usage import StreamUsage
@@ -25,6 +27,7 @@ class ChatShape:
     request: ChatCompletionRequest
     head: ReplyHead
     logprobs: LogprobShapes
+    reading: ChatReading
 
     def whole(self, choices: list[SequenceDelta], usage: Usage) -> dict[str, Any]:
         """The reply with all choices complete."""
@@ -61,19 +64,22 @@ def chat_reply(shape: ChatShape, choices: list[SequenceDelta], usage: Usage) -> 
 
 
 def _choice(shape: ChatShape, number: int, choice: SequenceDelta) -> dict[str, Any]:
+    message = shape.reading.make_reader().feed(choice.text, is_last=True)
+    calls = {"tool_calls": whole_calls(message.calls)} if message.calls else {}
     return {
         "index": number,
         "message": {
             "role": ROLE,
-            "content": choice.text,
+            "content": message.content if message.content or not (message.calls or message.reasoning) else None,
             "refusal": None,
             "annotations": None,
             "audio": None,
             "function_call": None,
-            "reasoning": None,
+            **calls,
+            "reasoning": (shape.reading.shows_reasoning and message.reasoning) or None,
         },
         "logprobs": shape.logprobs_of(choice),
-        "finish_reason": choice.finish_reason,
+        "finish_reason": shape.reading.finish_reason(choice.finish_reason, bool(message.calls)),
         "stop_reason": choice.stop_reason,
         "token_ids": choice.token_ids if shape.request.return_token_ids else None,
         "routed_experts": None,
@@ -88,6 +94,7 @@ class _Chunks:
         self._usage = usage
         self._prefix = shape.head.chunk_prefix()
         self._begun: set[int] = set()
+        self._readers: dict[int, MessageReader] = {}
 
     def events(self, number: int, delta: SequenceDelta) -> bytes:
         """The events of a delta; no text event for half a character, unless its tokens are asked for."""
@@ -95,9 +102,21 @@ class _Chunks:
         self._usage.add(number, delta)
         events = b"" if number in self._begun else self._role_event(number, delta)
         wants_tokens = bool(delta.token_ids) and (request.return_token_ids or request.logprobs)
-        if delta.text or delta.finish_reason is not None or wants_tokens:
-            events += self._text_event(number, delta)
+        brought = {"content": delta.text} if self._shape.reading.is_plain else self._read(number, delta)
+        if delta.finish_reason is not None or wants_tokens or any(brought.values()):
+            events += self._text_event(number, delta, brought)
         return events
+
+    def _read(self, number: int, delta: SequenceDelta) -> dict[str, Any]:
+        """What a delta brings to a choice that is more than its text."""
+        reader = self._readers.get(number) or self._readers.setdefault(number, self._shape.reading.make_reader())
+        message = reader.feed(delta.text, is_last=delta.finish_reason is not None)
+        if not self._shape.reading.shows_reasoning:
+            message = message._replace(reasoning="")
+        return message.for_chunk()
+
+    def _has_calls(self, number: int) -> bool:
+        return number in self._readers and self._readers[number].has_calls
 
     def _role_event(self, number: int, delta: SequenceDelta) -> bytes:
         self._begun.add(number)
@@ -111,12 +130,12 @@ class _Chunks:
         tail = b',"prompt_token_ids":' + orjson.dumps(prompt_ids) + b',"prompt_text":null}\n\n'
         return self._prefix + orjson.dumps(choice) + b"]" + self._usage.suffix() + tail
 
-    def _text_event(self, number: int, delta: SequenceDelta) -> bytes:
+    def _text_event(self, number: int, delta: SequenceDelta, brought: dict[str, Any]) -> bytes:
         choice: dict[str, Any] = {
             "index": number,
-            "delta": {"content": delta.text},
+            "delta": brought,
             "logprobs": self._shape.logprobs_of(delta),
-            "finish_reason": delta.finish_reason,
+            "finish_reason": self._shape.reading.finish_reason(delta.finish_reason, self._has_calls(number)),
         }
         if delta.finish_reason is not None:
             choice["stop_reason"] = delta.stop_reason

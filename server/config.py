@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from vllm_obs.server.accounts import account_labels
+from vllm_obs.server.profile_config import CLOSED, ProfilerConfig
 from vllm_obs.server.trace_environment import NOTHING_SAID, Sampling, TraceEnvironment
 
 KIB = 1024
@@ -29,9 +31,13 @@ class Limits:
 class ServerConfig:
     """The flags of the HTTP side, under the names of the command line.
 
-    `host` None is every interface. `uds` is the path of the Unix socket that replaces host and port.
+    `api_key_names` are parallel to `api_keys`, or empty; a name is empty where a key has none. `slo` is what is
+    promised of each sequence, in the words of its flag. `host` None is every interface. `uds` is the path of the
+    Unix socket that replaces host and port.
     `inspect_port` None is one near the API's. `trace_sample_rate` None leaves it to the environment, and else
-    traces all that callers have not decided on. `shutdown_timeout` is how long running requests may go on after
+    traces all that callers have not decided on. An engine with work that does not move for `stall_timeout`
+    seconds makes the server not ready. `tool_call_parser` names what reads the calls that a model makes by itself,
+    where `enable_auto_tool_choice` lets it. `shutdown_timeout` is how long running requests may go on after
     SIGTERM, in seconds.
     """
 
@@ -39,6 +45,7 @@ class ServerConfig:
     port: int = 8000
     uds: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_key_names: tuple[str, ...] = ()
     root_path: str = ""
     uvicorn_log_level: str = "info"
     disable_uvicorn_access_log: bool = False
@@ -57,9 +64,20 @@ class ServerConfig:
     inspect_port: int | None = None
     enable_mfu_metrics: bool = False
     show_hidden_metrics_for_version: str | None = None
+    stall_timeout: float = 10.0
+    slo: str = ""
+    enable_auto_tool_choice: bool = False
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
     disable_telemetry: bool = False
     limits: Limits = Limits()
     trace_environment: TraceEnvironment = NOTHING_SAID
+    profiler_config: ProfilerConfig = CLOSED
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        """The label of each key, which requests that carry it are charged to."""
+        return account_labels(self.api_key_names or [""] * len(self.api_keys))
 
     @property
     def is_traced(self) -> bool:

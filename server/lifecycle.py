@@ -1,6 +1,7 @@
 """The life of one API server: load, serve, drain or die, and with which exit code."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -14,21 +15,25 @@ import uvloop
 from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS
 from vllm_obs.engine.client_async import AsyncMPClient
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.errors import VllmObsError
 from vllm_obs.engine.frontend.async_llm import AsyncLLM
 from vllm_obs.engine.frontend.chat_template import load_chat_template
 from vllm_obs.engine.frontend.tokenizer import load_tokenizer
+from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.startup_phases import StartupPhases
 from vllm_obs.server.app import build_app
 from vllm_obs.server.banner import address, port_of, ready_lines
 from vllm_obs.server.config import MAX_DETAIL_LEVEL, ServerConfig
 from vllm_obs.server.http_server import HttpServer, end_cause
 from vllm_obs.server.loop_watch import LoopWatch
-from vllm_obs.server.observer import Observer, TelemetryOrder
+from vllm_obs.server.observer import Observer, Order, TelemetryOrder
 from vllm_obs.server.observer_settings import inspect_port
+from vllm_obs.server.progress_watch import ProgressWatch
 from vllm_obs.server.request_record import record_refused
 from vllm_obs.server.signals import StopSignals
 from vllm_obs.server.state import ApiServer, Engine
 from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.memory_samples import MemorySamples
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import ProcessReady, TelemetrySet
 
@@ -63,6 +68,7 @@ class Lifecycle:
         self._recorder = recorder
         self._observer = observer
         self._llm: AsyncLLM | None = None
+        self._progress: ProgressWatch | None = None
 
     def run(self, sock: socket.socket, started_at: int, phases: StartupPhases | None = None) -> int:
         """Serve until told to stop; the exit code. ConfigError or StartupError when the engine cannot start."""
@@ -77,8 +83,11 @@ class Lifecycle:
         try:
             code = await self._serve(sock, started_at)
         finally:
+            await self._api.profiles.close()
             await self._end_engine()
             watch.stop()
+            if self._progress is not None:
+                self._progress.stop()
             if self._observer is not None:
                 await self._observer.stop(at_once=self._signals.second.is_set())
             self._signals.remove()
@@ -105,18 +114,35 @@ class Lifecycle:
     def _open(self, engine: Engine) -> None:
         """Let requests in."""
         self._api.engine_ready(engine)
+        self._progress = ProgressWatch(self._api, self._nudge)
         self._phases.end("open")
         self._recorder.record(ProcessReady(ROLE, os.getpid(), time.monotonic_ns()))
         self._recorder.doing(Activity.SERVING)
+
+    def _nudge(self) -> None:
+        """Send the engine a message that asks for nothing; whether it can be sent does not matter."""
+
+        async def send() -> None:
+            with contextlib.suppress(VllmObsError):
+                await self._client.abort_requests((), FinishReason.ABORT)
+
+        self._nudging = asyncio.ensure_future(send())
 
     def _start_observer(self, sock: socket.socket) -> None:
         """Start it beside the loading engine; nobody waits for it."""
         if self._observer is None:
             return
         port = inspect_port(self._api.server, port_of(sock))
-        self._observer.start(address(self._api, sock), port, self._set_telemetry)
+        self._observer.start(address(self._api, sock), port, self._obey)
         self._phases.end("start observer")
         self._telling = asyncio.create_task(self._tell_inspector(self._observer), name="inspector's address")
+
+    def _obey(self, order: Order) -> None:
+        """Do what was ordered through the inspector. ValueError for an order out of its range."""
+        if isinstance(order, TelemetryOrder):
+            self._set_telemetry(order)
+        else:
+            self._api.profiles.obey(order)
 
     def _set_telemetry(self, order: TelemetryOrder) -> None:
         """Trace as ordered from now on. ValueError for an order out of its range."""
@@ -146,9 +172,13 @@ class Lifecycle:
     async def _load(self) -> Engine:
         """The engine once it is ready; the tokenizer is read meanwhile."""
         config = self._api.config
+        memory = MemorySamples(ROLE, self._recorder)
+        memory.skip()
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model)
         chat_template = load_chat_template(config.model, tokenizer)
         self._phases.end("load tokenizer")
+        memory.added("load tokenizer", "tokenizer")
+        memory.placed("load tokenizer", {})  # what comes now is waiting
         facts = await self._client.ready(self._api.server.startup_timeout)
         llm = self._llm = AsyncLLM(config, self._client, tokenizer, self._recorder)
         llm.start()

@@ -7,12 +7,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from vllm_obs.engine.child import Child, spawn
 from vllm_obs.engine.child_pipe import READY
 from vllm_obs.engine.errors import StartupError, VllmObsError
 from vllm_obs.server import observer_pulse
+from vllm_obs.server.profiles import ProfileRequest, read_request
 from vllm_obs.telemetry.recorder import Recorder
 from vllm_obs.telemetry.records import ProcessExited
 
@@ -24,6 +26,8 @@ ALIVE = "ALIVE"
 """The message by which it shows each second that it gets on."""
 TELEMETRY = "TELEMETRY"
 """The message by which it passes on an order: detail_level and sample_rate."""
+PROFILE = "PROFILE"
+"""Likewise: take a profile of that name and kind, for so many seconds and steps at most."""
 NICENESS = 10
 """Below serving: on a busy machine telemetry comes a little later, tokens do not. One that is started again is
 as dear as serving until it is ready: below it, a second of imports takes ten."""
@@ -45,9 +49,19 @@ class TelemetryOrder(NamedTuple):
     detail_level: int
     sample_rate: float
 
+    @classmethod
+    def read(cls, payload: dict[str, Any]) -> "TelemetryOrder":
+        """The order in plain values. KeyError, TypeError or ValueError where it is none."""
+        return cls(int(payload["detail_level"]), float(payload["sample_rate"]))
 
-TakeOrder = Callable[[TelemetryOrder], None]
+
+Order = TelemetryOrder | ProfileRequest
+TakeOrder = Callable[[Order], None]
 """Obeys an order, or raises ValueError."""
+
+
+READ_ORDER: dict[str, Callable[[Any], Order]] = {TELEMETRY: TelemetryOrder.read, PROFILE: read_request}
+"""What each kind of message orders."""
 
 
 class Observer(Protocol):
@@ -118,7 +132,8 @@ class ObserverChild:
         self._pulse.begin(child.pid)
         if self.num_starts == 1:
             _step_back(child)
-        child.on_message(TELEMETRY, lambda payload: self._call_soon(self._ordered, payload))
+        for kind in READ_ORDER:
+            child.on_message(kind, partial(self._call_soon, self._ordered, kind))
         child.on_message(READY, lambda payload: self._call_soon(self._became_ready, child, payload))
         child.on_message(ALIVE, lambda payload: self._call_soon(self._gave_sign, child))
         child.on_exit(lambda cause: self._call_soon(self._ended, child, cause))
@@ -128,14 +143,15 @@ class ObserverChild:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(act, *arguments)
 
-    def _ordered(self, payload: Any) -> None:
-        """Pass an order on, and let an Observer that is started again know of it."""
+    def _ordered(self, kind: str, payload: Any) -> None:
+        """Pass an order on, and let an Observer that is started again know of it where it stays in force."""
         try:
-            order = TelemetryOrder(int(payload["detail_level"]), float(payload["sample_rate"]))
+            order = READ_ORDER[kind](payload)
             self._take_order(order)
         except (KeyError, TypeError, ValueError) as error:
             logger.warning("the Observer's order cannot be used: %r", error)
-        else:
+            return
+        if isinstance(order, TelemetryOrder):
             self._configuration = {**self._configuration, **order._asdict()}
 
     def _became_ready(self, child: Child, ready: Any) -> None:
@@ -171,7 +187,8 @@ class ObserverChild:
     def _ended(self, child: Child, cause: str) -> None:
         cause = self._hang_cause or cause
         self._pulse.sign(is_ready=False)
-        self._recorder.record(ProcessExited(TITLE, child.pid, child.exit_code or 0, time.monotonic_ns()))
+        now = time.monotonic_ns()
+        self._recorder.record(ProcessExited(TITLE, child.pid, child.exit_code or 0, now, self._is_stopping))
         if self._is_stopping:
             return
         child.stop(0)

@@ -9,6 +9,7 @@ from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.frontend.chat_template import EncodedChat
 from vllm_obs.server.answer import answer
 from vllm_obs.server.body import read_body
+from vllm_obs.server.chat_reading import ChatReading
 from vllm_obs.server.chat_reply import ChatShape
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.generation import Call, Generation
@@ -32,12 +33,13 @@ def chat_router(api: ApiServer) -> APIRouter:
         model = api.served_name(request.model)
         call = Call.of(http.scope, request, model)
         call.check_num_sequences(api, 1, request.n)
+        reading = ChatReading.of(api, request)
         prompt, call.rendered_at = await encode_messages(api, request)
         with _prompt_is_messages():
-            generation = await Generation.submit(api, call, [prompt], request.params())
+            generation = await Generation.submit(api, call, [prompt], reading.params(request, api))
         head = ReplyHead.of(api, http.scope, "chatcmpl", request.object_name(), model)
         shapes = LogprobShapes(api.engine.tokenizer, request.return_tokens_as_token_ids)
-        return await answer(http, api, request, generation, ChatShape(request, head, shapes))
+        return await answer(http, api, request, generation, ChatShape(request, head, shapes, reading))
 
     return router
 

@@ -15,13 +15,13 @@ def health_router(api: ApiServer) -> APIRouter:
     @router.get("/ping")
     @router.post("/ping")
     async def health() -> Response:
-        """Whether the engine is there; still 200 while the server drains."""
+        """Whether the engine is there; still 200 while the server drains, and while the engine stands still."""
         _refuse_in(api, Phase.LOADING, Phase.DEAD)
         return Response()
 
     @router.get("/livez")
     async def live() -> Response:
-        """Whether a restart would not help: everything but a dead engine."""
+        """Whether a restart is not needed: everything but a dead engine. `status` says when one stands still."""
         _refuse_in(api, Phase.DEAD)
         return JsonReply({"status": api.phase.value})
 
@@ -34,7 +34,7 @@ def health_router(api: ApiServer) -> APIRouter:
     @router.get("/readyz")
     async def ready() -> Response:
         """Whether requests are let in."""
-        _refuse_in(api, Phase.LOADING, Phase.DRAINING, Phase.DEAD)
+        _refuse_in(api, Phase.LOADING, Phase.DRAINING, Phase.STALLED, Phase.DEAD)
         return JsonReply({"status": api.phase.value})
 
     @router.get("/version")

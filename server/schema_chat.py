@@ -2,12 +2,17 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
+import orjson
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from vllm_obs.engine.sampling_params import SamplingParams
+from vllm_obs.server.errors import shown
 from vllm_obs.server.schema_base import StrictModel, Text
 from vllm_obs.server.schema_sampling import SamplingRequest
+from vllm_obs.server.schema_tools import ToolCall, ToolCalls, ToolChoice, Tools
+from vllm_obs.server.tool_calls.registry import MakeParser
+from vllm_obs.server.tool_use import ToolUse, tool_use
 from vllm_obs.server.validation import invalid
 
 MAX_MESSAGES = 16_384
@@ -83,12 +88,6 @@ CONTENT_SCHEMA = {
 }
 
 
-def _refuse_tool_calls(value: Any) -> Any:
-    if value:
-        raise PydanticCustomError("unsupported", "tool calls are not supported by this server")
-    return None
-
-
 class ChatMessage(StrictModel):
     """One message of a conversation; only an assistant's may have no content."""
 
@@ -96,7 +95,8 @@ class ChatMessage(StrictModel):
     content: Annotated[str | None, BeforeValidator(_check_content), WithJsonSchema(CONTENT_SCHEMA)] = None
     name: Text | None = None
     tool_call_id: Text | None = None
-    tool_calls: Annotated[None, BeforeValidator(_refuse_tool_calls)] = None
+    tool_calls: ToolCalls | None = None
+    reasoning: str | None = None
 
     @model_validator(mode="after")
     def _check_content_is_there(self) -> "ChatMessage":
@@ -116,7 +116,23 @@ class ChatMessage(StrictModel):
             message["name"] = self.name
         if self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id
+        if self.tool_calls:
+            message["tool_calls"] = [_call_for_template(call) for call in self.tool_calls]
+        if self.reasoning is not None:
+            message["reasoning_content"] = message["reasoning"] = self.reasoning
         return message
+
+
+def _call_for_template(call: ToolCall) -> dict[str, Any]:
+    """A call as templates know it: its arguments are an object. ApiError 400 where they are none."""
+    try:
+        arguments = orjson.loads(call.function.arguments or "null")
+    except ValueError:
+        arguments = ""
+    if not isinstance(arguments, dict | None):
+        raise invalid("messages", f"the arguments of a call of {shown(call.function.name)} are no JSON object")
+    function = {"name": call.function.name, "arguments": arguments or {}}
+    return {"id": call.id, "type": call.type, "function": function}
 
 
 def _check_messages(value: Any) -> Any:
@@ -191,16 +207,16 @@ class ChatCompletionRequest(SamplingRequest, TemplateRequest):
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
-    tool_choice: Any = None
-    tools: list[Any] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: bool = True
+    include_reasoning: bool = True
     echo: bool = False
 
     @model_validator(mode="after")
     def _check_fields_together(self) -> "ChatCompletionRequest":
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid("top_logprobs", "is only allowed together with logprobs=true")
-        if self.tool_choice not in (None, "none", "auto"):
-            raise invalid("tool_choice", "should be none or auto where no tools are given")
         if self.echo:
             raise invalid("echo", "is not supported for chats", "unsupported")
         for name in ("max_tokens", "max_completion_tokens"):
@@ -212,6 +228,20 @@ class ChatCompletionRequest(SamplingRequest, TemplateRequest):
     def object_name(self) -> str:
         """What the reply calls itself."""
         return "chat.completion.chunk" if self.stream else "chat.completion"
+
+    def template_options(self) -> dict[str, Any]:
+        """With the tools, if there are any."""
+        options = super().template_options()
+        if self.tools:
+            options["tools"] = [tool.model_dump(exclude_none=True) for tool in self.tools]
+        return options
+
+    def tool_use(self, make_parser: MakeParser | None) -> ToolUse:
+        """What its tools come to with the server's parser. ApiError 400 where they or another form do not fit."""
+        use = tool_use(self.tools or (), self.tool_choice, not self.parallel_tool_calls, make_parser)
+        if use.schema is not None and self.asked_form():
+            raise invalid(self.asked_form(), "excludes a tool_choice that leaves nothing but calls")
+        return use
 
     def params(self) -> SamplingParams:
         """The engine's parameters; max_completion_tokens wins over its older name."""

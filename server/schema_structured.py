@@ -92,6 +92,11 @@ class StructuredRequest(StrictModel):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
 
+    def asked_form(self) -> str:
+        """The field that says what the output is like; empty where it is plain text."""
+        params = self.structured_params()
+        return params.param if params is not None else ""
+
     def structured_params(self) -> "StructuredOutputsParams | None":
         """What the output must match; ApiError 400 where two fields say it."""
         asked: dict[str, dict[str, Any]] = {}

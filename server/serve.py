@@ -5,20 +5,24 @@ import socket
 import sys
 import time
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from vllm_obs.engine.client_async import AsyncMPClient
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.engine.log import configure_logging
+from vllm_obs.engine.log_file import logged_to
 from vllm_obs.engine.process_clock import process_started_at
 from vllm_obs.engine.recording import make_recorder
 from vllm_obs.engine.run_dir import RunDirectory
-from vllm_obs.engine.startup_phases import StartupPhases
+from vllm_obs.engine.startup_phases import NoMeter, StartupPhases, startup_part
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.telemetry.flight_recorder import API_SERVER_RING_BYTES
+from vllm_obs.telemetry.memory_samples import MemorySamples
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import ProcessStarted, TelemetrySet
+from vllm_obs.telemetry.stack_dump import dumps_stacks
 
 if TYPE_CHECKING:
     from vllm_obs.server.lifecycle import Lifecycle
@@ -36,7 +40,9 @@ def run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_a
     configure_logging("APIServer")
     try:
         with RunDirectory.create() as directory:
-            return _run(recorded(config, server, directory), server, sock, started_at)
+            path = directory.path
+            with logged_to(path, ROLE), dumps_stacks(path, ROLE):
+                return _run(recorded(config, server, directory), server, sock, started_at)
     except (ConfigError, StartupError) as error:
         return _fail(error)
 
@@ -56,6 +62,7 @@ def _run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_
             phases.end("start engine")
             lifecycle = _lifecycle(config, server, client, recorder)
             phases.end("import server")
+            MemorySamples(ROLE, recorder).added("import server", "libraries")
             return lifecycle.run(sock, started_at, phases)
         except (ConfigError, StartupError):
             client.shutdown(timeout_seconds=0)  # an engine that still loads has nothing to finish
@@ -71,7 +78,8 @@ def _begin_record(server: ServerConfig, recorder: ProcessRecorder, started_at: i
     recorder.record(ProcessStarted(ROLE, os.getpid(), now, time.time_ns()))
     recorder.record(TelemetrySet(server.trace_detail_level, server.sampling.rate, now))
     moments = iter([started_at, now])
-    phases = StartupPhases(ROLE, recorder, min(process_started_at(), started_at), lambda: next(moments))
+    begun_at = min(process_started_at(), started_at)
+    phases = StartupPhases(ROLE, recorder, begun_at, lambda: next(moments), NoMeter())
     phases.end("start process")
     phases.end("read configuration")
     return StartupPhases(ROLE, recorder, now)
@@ -81,6 +89,8 @@ def _lifecycle(
     config: VllmConfig, server: ServerConfig, client: AsyncMPClient, recorder: ProcessRecorder
 ) -> "Lifecycle":
     # Imported here: the engine loads meanwhile.
+    with startup_part("import web framework"):
+        import_module("fastapi")
     from vllm_obs.server.lifecycle import Lifecycle
     from vllm_obs.server.observer import ObserverChild
     from vllm_obs.server.observer_settings import observer_settings

@@ -14,15 +14,21 @@ from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.errors import ApiError, shown
+from vllm_obs.server.profiles import ServerProfiles
+from vllm_obs.server.tool_calls.registry import MakeParser, tool_parser
 from vllm_obs.server.trace_context import Tracing
 from vllm_obs.telemetry.recorder import ProcessRecorder
 
 
 class Phase(Enum):
-    """LOADING until the engine is ready; DRAINING after SIGTERM; DEAD once the engine is gone."""
+    """LOADING until the engine is ready; DRAINING after SIGTERM; DEAD once the engine is gone.
+
+    STALLED while the engine has work and makes no progress.
+    """
 
     LOADING = "loading"
     READY = "ready"
+    STALLED = "stalled"
     DRAINING = "draining"
     DEAD = "dead"
 
@@ -54,8 +60,12 @@ class ApiServer:
         self.created = self.wall_time(time.monotonic_ns())
         self.client_index = 0
         self.tracing = _tracing(config, server)
+        self.profiles = ServerProfiles(config.run_dir, server.profiler_config, recorder)
         self.num_open = 0
         self.num_open_http = 0
+        self.make_tool_parser = _tool_parser(server)
+        self.is_stalled = False
+        """Whether an engine has work and makes no progress; ProgressWatch says so."""
         self._is_draining = False
         self._engine: Engine | None = None
 
@@ -70,7 +80,9 @@ class ApiServer:
             return Phase.DRAINING if self._is_draining else Phase.LOADING
         if self._engine.llm.dead_cause is not None:
             return Phase.DEAD
-        return Phase.DRAINING if self._is_draining else Phase.READY
+        if self._is_draining:
+            return Phase.DRAINING
+        return Phase.STALLED if self.is_stalled else Phase.READY
 
     @property
     def engine(self) -> Engine:
@@ -86,6 +98,7 @@ class ApiServer:
     def engine_ready(self, engine: Engine) -> None:
         """Let requests in."""
         self._engine = engine
+        self.profiles.attach(engine.llm)
 
     def drain(self) -> None:
         """Let no new request in."""
@@ -98,6 +111,8 @@ class ApiServer:
                 return ApiError("the model is being loaded", "not_ready")
             case Phase.DRAINING:
                 return ApiError("the server is shutting down", "shutting_down")
+            case Phase.STALLED:
+                return ApiError("the engine has work and makes no progress", "stalled")
             case Phase.DEAD:
                 return ApiError("the engine is gone", "engine_dead", status=503)
         return None
@@ -118,6 +133,12 @@ def _tracing(config: VllmConfig, server: ServerConfig) -> Tracing | None:
     if not server.is_traced or config.observability.recorder == "null":
         return None
     return Tracing(Path(config.run_dir).name, *server.sampling)
+
+
+def _tool_parser(server: ServerConfig) -> MakeParser | None:
+    """What makes a parser for each reply; None where models may not call tools by themselves."""
+    name = server.tool_call_parser
+    return tool_parser(name) if server.enable_auto_tool_choice and name else None
 
 
 def _fingerprint(config: VllmConfig) -> str:

@@ -12,16 +12,11 @@ def _is_set(value: Any, fields: dict[str, Any]) -> bool:
     return not (value is False or value in (None, "", [], {}))
 
 
-def _wants_tools(value: Any, fields: dict[str, Any]) -> bool:
-    return _is_set(value, fields) and fields.get("tool_choice") != "none"
-
-
 def _wants_more_modalities(value: Any, fields: dict[str, Any]) -> bool:
     return bool(value != ["text"])
 
 
 UNSUPPORTED: dict[str, Wanted] = {
-    "tools": _wants_tools,
     "functions": _is_set,
     "function_call": _is_set,
     "structural_tag": _is_set,

@@ -20,6 +20,7 @@ class Activity(IntEnum):
     SENDING = 11
     SERVING = 12
     STOPPING = 13
+    PAUSED = 14
 
     @property
     def label(self) -> str:

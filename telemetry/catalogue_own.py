@@ -1,9 +1,14 @@
 """OWN_METRICS: what only vllm-obs tells, `vllm_obs_…`."""
 
+from vllm_obs.telemetry.binding_limit import BINDING_LIMITS
 from vllm_obs.telemetry.catalogue_row import ENGINE_LABELS, Kind, Metric
+from vllm_obs.telemetry.death_cause import CAUSES
+from vllm_obs.telemetry.economics_catalogue import ECONOMICS_METRICS
 from vllm_obs.telemetry.invariants import LAWS
+from vllm_obs.telemetry.memory_ledger_holding import PARTS, UNACCOUNTED
 from vllm_obs.telemetry.otlp_export import DROP_REASONS
 from vllm_obs.telemetry.stages import STAGES
+from vllm_obs.telemetry.verdict_names import FINDINGS
 from vllm_obs.telemetry.wait_reasons import WAIT_REASONS
 
 STEP_PHASES = ("schedule", "prepare", "forward", "sample", "update", "other")
@@ -12,13 +17,16 @@ BLOCK_STATES = ("active", "cached", "free")
 QUEUES = ("inbox", "waiting", "steps_in_flight", "open_http", "open_sequences", "undelivered_deltas")
 ERROR_TYPES = (
     "invalid_http", "invalid_json", "invalid_body", "invalid_value", "unsupported", "unsupported_media_type",
-    "empty_prompt", "model_not_found", "not_found", "method_not_allowed", "too_deep", "too_large",
+    "empty_prompt", "model_not_found", "not_found", "method_not_allowed", "conflict", "too_deep", "too_large",
     "too_many_sequences", "context_length_exceeded", "unauthorized", "forbidden", "timeout", "overloaded",
-    "shutting_down", "engine_dead", "not_ready", "invalid_logits", "internal_error",
+    "shutting_down", "engine_dead", "not_ready", "stalled", "invalid_logits", "internal_error",
 )  # fmt: skip
 """The words an error reply carries. A test holds them to the engine's."""
 
 SIGNALS = ("spans", "metrics")
+MEMORY_PARTS = (*PARTS, UNACCOUNTED)
+STALL_ROLES = ("engine_core", "worker", "api_server")
+"""The kinds of process that can hold an engine up."""
 
 # fmt: off
 STAGE_BUCKETS = (
@@ -29,6 +37,7 @@ PHASE_BUCKETS = (
     0.00001, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     10.0,
 )
+FLOOR_BUCKETS = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0, 100.0)
 # fmt: on
 
 
@@ -95,6 +104,27 @@ _STEPS = (
     _engine("estimated_write_bytes_total", "counter", "Bytes of keys and values that steps wrote."),
 )
 
+_VERDICT = (
+    _engine(
+        "binding_limit_seconds_total",
+        "counter",
+        "Step time by what kept the step from taking in more; underloaded: nobody waited.",
+        limit=BINDING_LIMITS,
+    ),
+    _timed(
+        "step_floor_ratio",
+        FLOOR_BUCKETS,
+        "Time of each step's workers over the least time that as much work took on this machine, where known.",
+    ),
+    Metric(
+        "vllm_obs_verdict",
+        "gauge",
+        "1 for each finding that the verdict over the last minute names.",
+        ("finding",),
+        values={"finding": FINDINGS},
+    ),
+)
+
 _LEVELS = (
     _engine("kv_blocks", "gauge", "KV blocks: held, cached and free to evict, or empty.", state=BLOCK_STATES),
     _engine("kv_tokens", "gauge", "Token slots of the KV cache that hold a sequence's keys and values."),
@@ -118,9 +148,47 @@ _LEVELS = (
     ),
 )
 
+_STALLS = (
+    Metric(
+        "vllm_obs_stalled",
+        "gauge",
+        "1 while an engine (or, without one, an API server) has work and makes no progress; role holds it up.",
+        ("engine", "role"),
+        values={"role": STALL_ROLES},
+        needs_stats=False,
+    ),
+    Metric(
+        "vllm_obs_stalls_total",
+        "counter",
+        "Stalls that began, by the kind of process that held the engine up.",
+        ("engine", "role"),
+        values={"role": STALL_ROLES},
+        needs_stats=False,
+    ),
+)
+
+_INCIDENTS = (
+    Metric(
+        "vllm_obs_incidents_total",
+        "counter",
+        "Incidents that were written down: deaths of processes, stalls and failed steps, by their first cause.",
+        ("cause",),
+        values={"cause": CAUSES},
+        needs_stats=False,
+    ),
+)
+
 _PROCESSES = (
     _process("process_cpu_seconds_total", "counter", "CPU time of each process, user and system."),
     _process("process_resident_memory_bytes", "gauge", "Memory of each process that is in RAM."),
+    Metric(
+        "vllm_obs_memory_bytes",
+        "gauge",
+        "Memory of each process that is in RAM, by what it is; looked up once a minute.",
+        ("role", "rank", "part"),
+        values={"part": MEMORY_PARTS},
+        needs_stats=False,
+    ),
     _process("process_open_fds", "gauge", "Files and sockets each process has open."),
     _process("process_threads", "gauge", "Threads of each process."),
     _process("startup_seconds", "gauge", "Length of each part of a start-up.", ("role", "rank", "phase")),
@@ -172,4 +240,14 @@ _TELEMETRY = (
     _process("trace_sample_ratio", "gauge", "Share of new traces that are sampled.", ()),
 )
 
-OWN_METRICS: tuple[Metric, ...] = (*_REQUESTS, *_STEPS, *_LEVELS, *_PROCESSES, *_TELEMETRY)
+OWN_METRICS: tuple[Metric, ...] = (
+    *_REQUESTS,
+    *_STEPS,
+    *_LEVELS,
+    *_VERDICT,
+    *_STALLS,
+    *_INCIDENTS,
+    *ECONOMICS_METRICS,
+    *_PROCESSES,
+    *_TELEMETRY,
+)

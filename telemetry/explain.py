@@ -68,10 +68,12 @@ def explain(
     intervals: Sequence[Interval],
     ahead: Ahead | None = None,
     steps: StepHistory | None = None,
+    costs: Sequence[str] = (),
 ) -> list[str]:
     """Sentences on one sequence. `intervals` are its ledger's, up to now where it still lives.
 
-    `ahead` is None where those before it are no longer known, `steps` where its engine's are not.
+    `ahead` is None where those before it are no longer known, `steps` where its engine's are not. `costs` are
+    sentences on what it cost.
     """
     told = [
         _time_sentence(ledger, time_parts(ledger, intervals, ahead, steps)),
@@ -79,6 +81,7 @@ def explain(
         _preemption_sentence(ledger, intervals),
         _cache_sentence(ledger),
         _company_sentence(ledger),
+        *costs,
         _ending_sentence(ledger),
         "Records about it were lost, so these numbers are what is left of them." if ledger.is_partial else "",
     ]

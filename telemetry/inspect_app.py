@@ -12,15 +12,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
 from vllm_obs.telemetry.inspect_index import add_index
+from vllm_obs.telemetry.routes_economics import economics_router
+from vllm_obs.telemetry.routes_incident import incident_router
 from vllm_obs.telemetry.routes_live import live_router
 from vllm_obs.telemetry.routes_process import process_router
+from vllm_obs.telemetry.routes_profile import profile_router
 from vllm_obs.telemetry.routes_request import request_router
+from vllm_obs.telemetry.routes_stacks import stacks_router
+from vllm_obs.telemetry.routes_startup import startup_router
 from vllm_obs.telemetry.routes_step import step_router
 from vllm_obs.telemetry.routes_telemetry import telemetry_router
+from vllm_obs.telemetry.routes_verdict import verdict_router
 
 _DESCRIPTION = """\
 What a running vllm-obs server does, from the facts its processes record. GET changes nothing;
-the one POST changes how much is traced.
+what changes anything, or sends a process a signal, is a POST.
 
 All moments end in `_at` and are monotonic nanoseconds of the server's host; `/inspect/state` has a `clock` that
 turns them into wall time. The same API serves a recording (`vllm-obs replay FILE`)."""
@@ -31,7 +37,19 @@ _NO_TELEMETRY: dict[str, Any] = {
 """What observes is not observed; older FastAPI versions ignore the argument."""
 
 
-_ROUTERS = (live_router, step_router, request_router, process_router, telemetry_router)
+_ROUTERS = (
+    live_router,
+    step_router,
+    request_router,
+    process_router,
+    startup_router,
+    telemetry_router,
+    economics_router,
+    stacks_router,
+    incident_router,
+    profile_router,
+    verdict_router,
+)
 
 
 def build_inspect_app(context: InspectContext) -> FastAPI:

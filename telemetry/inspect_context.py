@@ -7,10 +7,18 @@ from typing import Any, Protocol
 import orjson
 from starlette.responses import JSONResponse
 
+from vllm_obs.telemetry.economics import Economics
+from vllm_obs.telemetry.incident_log import IncidentLog
 from vllm_obs.telemetry.inspect_events import EventHub
+from vllm_obs.telemetry.memory_ledger import MemoryLedger
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.observer_config import ObserverConfig
+from vllm_obs.telemetry.profile_control import ProfileControl
+from vllm_obs.telemetry.slo import Slo
 from vllm_obs.telemetry.telemetry_control import TelemetryControl
+from vllm_obs.telemetry.verdict import Verdict
+from vllm_obs.telemetry.watchdog import Watchdog
+from vllm_obs.telemetry.watchdog_log import StallLog
 
 
 class QuantileSource(Protocol):
@@ -32,7 +40,16 @@ class InspectContext:
     quantiles: QuantileSource
     export_counts: Callable[[], Mapping[str, int]]
     control: TelemetryControl
+    profiles: ProfileControl
+    stall_log: StallLog
+    economics: Economics
+    slo: Slo
+    verdict: Verdict
+    watchdog: Watchdog | None = None
+    """None of a recording, where nobody can stand still any more."""
     hub: EventHub = field(default_factory=EventHub)
+    memory: MemoryLedger = field(default_factory=MemoryLedger)
+    incidents: IncidentLog | None = None
 
 
 class Answer(JSONResponse):

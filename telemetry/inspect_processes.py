@@ -1,4 +1,4 @@
-"""The inspector's view of processes: who runs, what each does right now, and how each started."""
+"""The inspector's view of processes: who runs, and what each does right now."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,33 +31,6 @@ def process_rows(table: ProcessTable, run_dir: Path | None, now: int) -> list[Ro
         if run_dir is not None and row["state"] in ("starting", "ready"):
             _put_resources(row)
     return sorted(rows.values(), key=lambda row: row["started_at"] or 0)
-
-
-def start_up(table: ProcessTable) -> list[dict[str, Any]]:
-    """How each process started: its named phases, and the share (0 to 1) of the time to READY they account for."""
-    return [_start_of(process) for process in table.all() if process.phases or process.ready_at]
-
-
-def _start_of(process: ProcessFacts) -> dict[str, Any]:
-    phases = sorted(process.phases, key=lambda phase: phase.begun_at)
-    is_ready = process.ready_at >= process.started_at > 0
-    return {
-        "role": process.role,
-        "pid": process.pid,
-        "started_at": process.started_at or None,
-        "ready_at": process.ready_at or None,
-        "seconds": (process.ready_at - process.started_at) / NS if is_ready else None,
-        "accounted": process.accounted_share if is_ready else None,
-        "phases": [
-            {
-                "phase": phase.phase,
-                "begun_at": phase.begun_at,
-                "ended_at": phase.ended_at,
-                "seconds": (phase.ended_at - phase.begun_at) / NS,
-            }
-            for phase in phases
-        ],
-    }
 
 
 def _blank(process: ProcessFacts) -> Row:

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+from vllm_obs.telemetry.economics import Economics
+from vllm_obs.telemetry.economics_costs import NO_ACCOUNT
+from vllm_obs.telemetry.economics_view import cost_fields, cost_sentences
 from vllm_obs.telemetry.explain import Ahead, explain
 from vllm_obs.telemetry.inspect_context import InspectError
 from vllm_obs.telemetry.ledger import SequenceLedger
@@ -31,14 +34,17 @@ class RequestFilter(NamedTuple):
     failed_only: bool
     limit: int
     cursor: str | None
+    account: str | None = None
 
 
-def request_list(state: RunState, now: int, wanted: RequestFilter) -> dict[str, Any]:
+def request_list(
+    state: RunState, now: int, wanted: RequestFilter, economics: Economics | None = None
+) -> dict[str, Any]:
     """A page of rows, newest first; `cursor` asks for the next page and is None after the last."""
     below = _position(wanted.cursor)
     found = (ledger for ledger in _in_state(state, wanted.state) if _is_wanted(ledger, now, wanted, below))
     page = heapq.nlargest(wanted.limit + 1, found, key=_order)
-    rows = [request_row(state, ledger, now) for ledger in page[: wanted.limit]]
+    rows = [request_row(state, ledger, now, economics) for ledger in page[: wanted.limit]]
     more = len(page) > wanted.limit
     return {
         "requests": rows,
@@ -49,8 +55,10 @@ def request_list(state: RunState, now: int, wanted: RequestFilter) -> dict[str, 
     }
 
 
-def request_row(state: RunState, ledger: SequenceLedger, now: int) -> dict[str, Any]:
-    """One sequence in a list. Live ones are as of `now`."""
+def request_row(
+    state: RunState, ledger: SequenceLedger, now: int, economics: Economics | None = None
+) -> dict[str, Any]:
+    """One sequence in a list. Live ones are as of `now`; what they cost is None where nobody counts it."""
     submitted, ended = ledger.submitted, ledger.ended
     state.intervals(ledger, now)  # brings a waiting one's reason up to date
     last_token_age = (now - ledger.last_token_at) / NS if ledger.last_token_at else None
@@ -62,6 +70,7 @@ def request_row(state: RunState, ledger: SequenceLedger, now: int) -> dict[str, 
         "num_sequences": submitted.num_sequences,
         "client_index": submitted.client_index,
         "engine": ledger.engine,
+        "account": submitted.account or NO_ACCOUNT,
         "model": submitted.model,
         "operation": submitted.operation,
         "is_streamed": submitted.is_streamed,
@@ -74,6 +83,8 @@ def request_row(state: RunState, ledger: SequenceLedger, now: int) -> dict[str, 
         "num_output_tokens": ended.num_output_tokens if ended else ledger.num_output_tokens,
         "num_cached_tokens": ledger.num_cached_tokens,
         "num_preemptions": ledger.num_preemptions,
+        "num_recomputed_tokens": ledger.num_recomputed_tokens,
+        **cost_fields(economics, ledger.request_id),
         "last_token_age_seconds": None if ended else last_token_age,
         "finish_reason": ended.finish_reason if ended else "",
         "error": ended.error if ended else "",
@@ -82,7 +93,7 @@ def request_row(state: RunState, ledger: SequenceLedger, now: int) -> dict[str, 
     }
 
 
-def one_request(state: RunState, now: int, name: str) -> dict[str, Any]:
+def one_request(state: RunState, now: int, name: str, economics: Economics | None = None) -> dict[str, Any]:
     """All sequences known by that id or label, newest first. Raises InspectError (404) where there is none."""
     ledgers = sorted(state.find(name), key=_order, reverse=True)
     http = [ended for ended in state.http if name in (ended.http_id, ended.external_id)]
@@ -97,17 +108,20 @@ def one_request(state: RunState, now: int, name: str) -> dict[str, Any]:
         "num_requests": len(whole),
         "num_sequences": len(ledgers),
         "num_left_out": len(ledgers) - len(shown),
-        "sequences": [one_sequence(state, ledger, now) for ledger in shown],
+        "sequences": [one_sequence(state, ledger, now, economics) for ledger in shown],
         "http": [ended._asdict() for ended in http[-MAX_DUPLICATES:]],
     }
 
 
-def one_sequence(state: RunState, ledger: SequenceLedger, now: int) -> dict[str, Any]:
+def one_sequence(
+    state: RunState, ledger: SequenceLedger, now: int, economics: Economics | None = None
+) -> dict[str, Any]:
     """Everything about one sequence: its row, stages, waits, steps, and where its time went in words."""
     intervals = state.intervals(ledger, now)
     ahead = ahead_of(state, ledger)
-    return request_row(state, ledger, now) | {
-        "explanation": explain(ledger, intervals, ahead, state.steps_of(ledger)),
+    costs = cost_sentences(economics, ledger.request_id)
+    return request_row(state, ledger, now, economics) | {
+        "explanation": explain(ledger, intervals, ahead, state.steps_of(ledger), costs),
         "ahead": ahead._asdict(),
         "stage_ns": ns_by_stage(intervals),
         "waits": ns_by_reason(intervals),
@@ -124,7 +138,6 @@ def one_sequence(state: RunState, ledger: SequenceLedger, now: int) -> dict[str,
         "companions": companions_of(state, ledger),
         "peak_company": ledger.peak_company,
         "mean_company": ledger.mean_company,
-        "num_recomputed_tokens": ledger.num_recomputed_tokens,
         "num_prefill_computed_tokens": ledger.num_prefill_computed_tokens,
         "first_token_at": ledger.first_token_at,
         "last_token_at": ledger.last_token_at,
@@ -205,6 +218,8 @@ def _is_wanted(ledger: SequenceLedger, now: int, wanted: RequestFilter, below: t
     if below is not None and _order(ledger) >= below:
         return False
     if wanted.failed_only and not _is_failed(ledger):
+        return False
+    if wanted.account is not None and (ledger.submitted.account or NO_ACCOUNT) != wanted.account:
         return False
     return _latency_ns(ledger, now) >= wanted.min_seconds * NS
 

@@ -11,7 +11,7 @@ from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.rate_windows import end_of_second
 from vllm_obs.telemetry.records import ProcessStarted
-from vllm_obs.telemetry.run_health import deaths_of, health_of
+from vllm_obs.telemetry.run_health import DEATH_SECONDS, Health, deaths_of, health_of
 from vllm_obs.telemetry.run_state import RunState
 
 MAX_WAITING_SHOWN = 20
@@ -27,7 +27,8 @@ def run_view(context: InspectContext) -> dict[str, Any]:
     """All of `/inspect/state`."""
     observer = context.observer
     state, now = observer.state, observer.now()
-    health = health_of(observer, now, context.config.run_dir if observer.is_live else None)
+    stalls = context.watchdog.current() if context.watchdog is not None else []
+    health = health_of(observer, now, context.config.run_dir if observer.is_live else None, stalls)
     # Of a time that stands still the second that was not over would never be counted.
     rates_at = now if observer.is_live else end_of_second(now)
     starts = [record.started_at for _, record in observer.facts if isinstance(record, ProcessStarted)]
@@ -35,15 +36,47 @@ def run_view(context: InspectContext) -> dict[str, Any]:
         "run": observer.run,
         "clock": {"monotonic_at": now, "wall_at": observer.wall_offset + now},
         "uptime_seconds": max(0, now - min(starts, default=now)) / NS,
-        "health": health._asdict(),
+        "health": _with_incident(health, context, now)._asdict(),
+        "last_incident": last_incident(context),
         "deaths": [death._asdict() for death in deaths_of(observer, now)],
+        "stalls": stalls_view(context),
         "models": models_of(context),
         "engines": [engine_view(observer, engine, now, rates_at) for engine in engines_of(state)],
         "requests": _request_counts(state),
         "throughput": observer.rates.rates(rates_at),
+        "slo": context.slo.summary(rates_at),
         "waiting": waiting_view(state, now),
         "api_servers": [loop._asdict() for _, loop in sorted(state.loops.items())],
         "telemetry": telemetry_view(context),
+    }
+
+
+def last_incident(context: InspectContext) -> dict[str, Any] | None:
+    """The newest incident of the run, None where there was none."""
+    last = context.incidents.last if context.incidents is not None else None
+    return last._asdict() if last is not None else None
+
+
+def _with_incident(health: Health, context: InspectContext, now: int) -> Health:
+    """How a live run is, with what went wrong in its last minutes."""
+    last = context.incidents.last if context.incidents is not None else None
+    if last is None or not context.observer.is_live or now - last.happened_at > DEATH_SECONDS * NS:
+        return health
+    return health._replace(says=f"{health.says} Last incident ({last.incident}): {last.says}")
+
+
+def stalls_view(context: InspectContext) -> dict[str, Any]:
+    """Who stands still now, and the stalls there were, oldest first; those of a recording that did not end too."""
+    watchdog = context.watchdog
+    current = watchdog.current() if watchdog is not None else []
+    return {
+        "current": [stall._asdict() for stall in current],
+        "states": watchdog.states() if watchdog is not None else {},
+        "past": [
+            {**stall.begun._asdict(), "ended_at": stall.ended_at or None}
+            for stall in context.stall_log.all()
+            if stall.begun not in current
+        ],
     }
 
 

@@ -4,7 +4,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from vllm_obs.telemetry.binding_limit import binding_limit
 from vllm_obs.telemetry.engine_state import EngineState
+from vllm_obs.telemetry.floor import worker_ns
 from vllm_obs.telemetry.inspect_context import InspectError
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.step_history import StepFacts
@@ -29,6 +31,9 @@ COLUMNS: dict[str, StepNumber] = {
     "num_preempted": lambda step: len(step.planned.preempted_ids),
     "num_left_out": lambda step: len(step.planned.left_out_ids),
     "head_reason": lambda step: step.planned.head_reason,
+    "binding_limit": lambda step: step.limit or binding_limit(step.planned),
+    "floor_seconds": lambda step: step.floor_seconds,
+    "floor_ratio": lambda step: _floor_ratio(step),
     "num_running": lambda step: step.planned.num_running,
     "num_waiting": lambda step: step.planned.num_waiting,
     "num_free_blocks": lambda step: step.planned.num_free_blocks,
@@ -76,6 +81,8 @@ def one_step(state: RunState, engine: str, number: int) -> dict[str, Any]:
         "planned": step.planned._asdict(),
         "answered": step.answered._asdict() if step.answered else None,
         "failed": step.failed._asdict() if step.failed else None,
+        "binding_limit": step.limit or binding_limit(step.planned),
+        "floor_seconds": step.floor_seconds,
         "workers": [worker._asdict() for worker in step.workers],
         "outputs": [outputs._asdict() for outputs in step.outputs],
     }
@@ -90,6 +97,11 @@ def engine_of(state: RunState, label: str) -> EngineState:
         if past.label == label:
             return past
     raise InspectError(f"there is no engine {label[:16]!r}; there are {sorted(state.engines)}", 404)
+
+
+def _floor_ratio(step: StepFacts) -> float | None:
+    """The workers' time over the least that as much work was seen to take; None while that is not known."""
+    return worker_ns(step.workers) / (1e9 * step.floor_seconds) if step.floor_seconds else None
 
 
 def _rank_times(step: StepFacts, index: int) -> list[int]:

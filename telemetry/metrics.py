@@ -43,6 +43,7 @@ from vllm_obs.telemetry.sequence_metrics import SequenceMetrics
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.trace_exemplars import ExemplarClock
 from vllm_obs.telemetry.view import BaseView, Source
+from vllm_obs.telemetry.watchdog_metrics import begin_stalls
 
 STATE_VERSION = 3
 FIRST_ENGINE = "0"
@@ -255,5 +256,6 @@ class MetricsView(BaseView):
         series = EngineSeries(self.store, label, model_name, max_model_len)
         for reason in REJECTIONS:
             self.store.value("vllm:admission_rejections_total", model_name, reason)
+        begin_stalls(self.store, label)
         engine = EngineMetrics(series, self.store, self.quantiles, self._find_engine)
         return self._engines.setdefault(label, engine)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from vllm_obs.telemetry.slo_targets import SloTargets, slo_targets
+
 MAX_DETAIL_LEVEL = 3
 
 
@@ -17,7 +19,9 @@ class ObserverConfig:
     """Where the run is and what is to be shown of it.
 
     `inspect_port` 0 takes any free port; one that is taken gives way to a free one. `api_address` is the address
-    the API server listens at. `facts` are further plain values the owner wants shown under `/inspect/config`.
+    the API server listens at. An engine that has work and does not move for `stall_timeout` seconds is stalled.
+    `slo` is what is promised of each sequence, as the flag has it; `accounts` are the labels of the API keys.
+    `facts` are further plain values the owner wants shown under `/inspect/config`.
     """
 
     run_dir: Path
@@ -36,7 +40,11 @@ class ObserverConfig:
     show_hidden_metrics: bool = False
     detail_level: int = MAX_DETAIL_LEVEL
     sample_rate: float = 1.0
+    stall_timeout: float = 10.0
+    slo: str = ""
+    accounts: tuple[str, ...] = ()
     version: str = ""
+    profiler_dir: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -44,6 +52,21 @@ class ObserverConfig:
             raise ObserverConfigError(f"inspect_port is {self.inspect_port}; a port is 0 to 65535")
         if not 0 <= self.detail_level <= MAX_DETAIL_LEVEL:
             raise ObserverConfigError(f"detail_level is {self.detail_level}; levels are 0 to {MAX_DETAIL_LEVEL}")
+        if not self.stall_timeout > 0:
+            raise ObserverConfigError(f"stall_timeout is {self.stall_timeout}; it must be above 0 seconds")
+        if self.slo:
+            self._check_slo()
+
+    @property
+    def slo_targets(self) -> SloTargets:
+        """What is promised, nothing where `slo` is empty."""
+        return slo_targets(self.slo) if self.slo else SloTargets()
+
+    def _check_slo(self) -> None:
+        try:
+            slo_targets(self.slo)
+        except ValueError as error:
+            raise ObserverConfigError(f"slo: {error}") from None
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "ObserverConfig":
@@ -53,7 +76,8 @@ class ObserverConfig:
         known = {entry.name for entry in fields(cls)} - {"facts"}
         given = {name: value for name, value in values.items() if name in known and value is not None}
         given["run_dir"] = Path(given["run_dir"])
-        given["served_model_names"] = tuple(given.get("served_model_names", ()))
+        for name in ("served_model_names", "accounts"):
+            given[name] = tuple(given.get(name, ()))
         given["facts"] = {name: value for name, value in values.items() if name not in known}
         return cls(**given)
 
@@ -63,5 +87,6 @@ class ObserverConfig:
         facts = values.pop("facts")
         values["run_dir"] = str(self.run_dir)
         values["served_model_names"] = list(self.served_model_names)
+        values["accounts"] = list(self.accounts)
         values["otlp_headers"] = sorted(self.otlp_headers)
         return values | dict(facts)

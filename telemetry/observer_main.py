@@ -6,14 +6,18 @@ import os
 import signal
 import sys
 import time
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import NoReturn
 
 from setproctitle import setproctitle
 
 from vllm_obs.telemetry.observer_config import ObserverConfig, ObserverConfigError
 from vllm_obs.telemetry.observer_pipe import FAILED, ObserverPipe, PipeError
+from vllm_obs.telemetry.stack_dump import register_stack_dump
 
 EXIT_FAILED = 70
+MAX_LOG_BYTES = 1 << 20
 
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s [{title}] %(name)s: %(message)s"
 _logger = logging.getLogger(__name__)
@@ -33,6 +37,8 @@ def main() -> NoReturn:
     _configure_logging(pipe.envelope.title)
     try:
         config = ObserverConfig.of(pipe.envelope.configuration)
+        _log_to_file(config.run_dir, pipe.envelope.title)
+        register_stack_dump(config.run_dir, pipe.envelope.title)
         # Web framework and exporters take a second to load; only this process loads them.
         from vllm_obs.telemetry.observer_process import run_observer
 
@@ -61,6 +67,20 @@ def _configure_logging(title: str) -> None:
     logging.getLogger().setLevel(logging.WARNING)
     word = os.environ.get("VLLM_OBS_LOG_LEVEL", "").upper()
     logging.getLogger("vllm_obs").setLevel(logging.getLevelNamesMapping().get(word, logging.INFO))
+
+
+def _log_to_file(run_dir: Path, title: str) -> None:
+    """As all processes of the run do, into RUN_DIR/TITLE.log; where that cannot be, stderr has it all."""
+    try:
+        log_file = RotatingFileHandler(
+            run_dir / f"{title}.log", maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8"
+        )
+    except OSError as error:
+        _logger.warning("this process goes on without a log file: %s", error)
+        return
+    log_file.setFormatter(logging.Formatter(_FORMAT.format(title=title), datefmt="%H:%M:%S"))
+    log_file.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk holds up nobody
+    logging.getLogger().addHandler(log_file)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ ALIVE = "ALIVE"
 """Once a second: the loop goes round. An Observer that does not say it for long is killed by its owner."""
 TELEMETRY = "TELEMETRY"
 """An order for the API server: detail_level and sample_rate. It obeys, and records what is in force."""
+PROFILE = "PROFILE"
+"""Another: profile, kind, seconds and steps. Whoever takes part records that it did, and how it ended."""
 
 MAX_MESSAGE_BYTES = 16 << 20
 _LENGTH = struct.Struct("<I")
@@ -46,6 +48,8 @@ class ObserverPipe:
             os.set_inheritable(fd, False)
         self._orders_fd = orders_fd
         self._status_fd = status_fd
+        self.is_ordered = False
+        """Whether the end was ordered; else, once `watch` has called, the owner is gone."""
         self.envelope = _envelope(read_message(orders_fd))
 
     def say(self, kind: str, payload: Any = None) -> None:
@@ -72,6 +76,7 @@ class ObserverPipe:
             if message is None:
                 break
             kind = message[0]
+        self.is_ordered = kind == STOP
         on_end()
 
 

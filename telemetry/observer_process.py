@@ -12,10 +12,11 @@ from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.checkpoint import Checkpoint, Kept, Resumed
 from vllm_obs.telemetry.flight_recorder import open_recorder
 from vllm_obs.telemetry.inspect_server import SOCKET_NAME, InspectServer, ListenError
+from vllm_obs.telemetry.memory_samples import MemorySamples
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.observer_address import remove_address, write_address
 from vllm_obs.telemetry.observer_config import ObserverConfig, ObserverConfigError
-from vllm_obs.telemetry.observer_pipe import ALIVE, READY, TELEMETRY, ObserverPipe
+from vllm_obs.telemetry.observer_pipe import ALIVE, PROFILE, READY, TELEMETRY, ObserverPipe
 from vllm_obs.telemetry.observer_service import ObserverService
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import ProcessPhase, ProcessReady, ProcessStarted
@@ -39,11 +40,15 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
     recorder.record(
         ProcessStarted(ROLE, os.getpid(), started_at, time.time_ns() - time.monotonic_ns() + started_at)
     )
+    recorder.record(ProcessPhase(ROLE, "start process", pipe.envelope.spawned_at, started_at))
     recorder.record(ProcessPhase(ROLE, "imports", started_at, imported_at))
+    memory = MemorySamples(ROLE, recorder)
+    memory.added("imports", "libraries")
     service = open_service(config)
     service.recorder = recorder
     service.say_alive = lambda: pipe.say(ALIVE)
     service.control.say = lambda order: pipe.say(TELEMETRY, order)
+    service.profiles.say = lambda order: pipe.say(PROFILE, order)
     loop = asyncio.get_running_loop()
 
     def on_end() -> None:
@@ -51,6 +56,7 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
 
     pipe.watch(on_end)
     server = await _listening(service)
+    memory.placed("views and listeners", {})
     ready_at = time.monotonic_ns()
     recorder.record(ProcessPhase(ROLE, "views and listeners", imported_at, ready_at))
     recorder.record(ProcessReady(ROLE, os.getpid(), ready_at))
@@ -61,6 +67,8 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
     gc.freeze()
     try:
         await service.run()
+        if service.filer is not None:
+            service.filer.finish(is_owner_gone=not pipe.is_ordered)
     finally:
         recorder.doing(Activity.STOPPING)
         remove_address(config.run_dir)
@@ -101,7 +109,15 @@ def _new_service(config: ObserverConfig) -> ObserverService:
 
 def _checkpoint_of(service: ObserverService) -> Checkpoint:
     observer = service.observer
-    parts: dict[str, Kept] = {"run": observer.state, "metrics": service.views.metrics, "cost": observer.cost}
+    parts: dict[str, Kept] = {
+        "run": observer.state,
+        "metrics": service.views.metrics,
+        "cost": observer.cost,
+        "economics": service.views.economics,
+        "slo": service.views.slo,
+        "floors": service.views.floors,
+        "memory": service.memory,
+    }
     return Checkpoint(service.config.run_dir / CHECKPOINT_NAME, parts)
 
 

@@ -1,21 +1,29 @@
 """ObserverService: one Observer with its views, its loop and its API, over a run's rings or a recording."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 
+from vllm_obs.telemetry.incident import IncidentFiler, open_filer
 from vllm_obs.telemetry.inspect_app import build_inspect_app
 from vllm_obs.telemetry.inspect_context import InspectContext
 from vllm_obs.telemetry.inspect_server import InspectServer
 from vllm_obs.telemetry.inspect_state import run_view
 from vllm_obs.telemetry.inspect_steps import NewSteps
+from vllm_obs.telemetry.memory_ledger import MemoryLedger
+from vllm_obs.telemetry.memory_metrics import MemoryMetrics
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.observer_config import ObserverConfig
 from vllm_obs.telemetry.observer_loop import ObserverLoop
 from vllm_obs.telemetry.observer_views import ObserverViews
+from vllm_obs.telemetry.profile_book import ProfileBook
+from vllm_obs.telemetry.profile_control import ProfileControl
+from vllm_obs.telemetry.profile_files import ProfileFiles
 from vllm_obs.telemetry.recorder import NullRecorder, ProcessRecorder
+from vllm_obs.telemetry.sample_lead import LeadPorts, SampleLead
 from vllm_obs.telemetry.telemetry_control import TelemetryControl
+from vllm_obs.telemetry.watchdog import Watchdog, WatchdogSettings
+from vllm_obs.telemetry.watchdog_log import StallLog
 
 EVENT_SECONDS = 0.5
 SAVE_PAUSE = 50
@@ -46,8 +54,16 @@ class ObserverService:
         self.recorder: ProcessRecorder = NullRecorder()
         self._new_steps = NewSteps()
         observer.add_views([self._new_steps])
+        self.memory = MemoryLedger()
+        observer.add_views([self.memory])
+        self._memory_metrics = MemoryMetrics(self.views.metrics.store, self.memory)
         self._loop = ObserverLoop(observer, self._upkeep)
+        stall_log = StallLog()
+        observer.add_views([stall_log])
+        self.watchdog = self._make_watchdog(stall_log) if observer.is_live else None
+        self.filer = self._make_filer() if observer.is_live else None
         self.control = TelemetryControl(observer, config, self._loop.catch_up)
+        self.profiles = self._make_profiles()
         self.context = InspectContext(
             observer=observer,
             config=config,
@@ -56,6 +72,14 @@ class ObserverService:
             quantiles=self.views.metrics.quantiles,
             export_counts=self.views.export_counts,
             control=self.control,
+            profiles=self.profiles,
+            stall_log=stall_log,
+            economics=self.views.economics,
+            slo=self.views.slo,
+            verdict=self.views.verdict,
+            watchdog=self.watchdog,
+            memory=self.memory,
+            incidents=self.views.incidents,
         )
         self._num_events = 0
         self._save_due_at = 0
@@ -79,22 +103,51 @@ class ObserverService:
 
     async def run(self) -> None:
         """Drain and tell until `end`."""
-        telling = asyncio.create_task(self._tell(), name="events")
+        telling = [asyncio.create_task(self._tell(), name="events")]
+        if self.watchdog is not None:
+            telling.append(asyncio.create_task(self.watchdog.run(), name="watchdog"))
         try:
             await self._loop.run()
         finally:
-            telling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await telling
+            for task in telling:
+                task.cancel()
+            await asyncio.gather(*telling, return_exceptions=True)
             self.context.hub.close()
             self.observer.facts.save(time.monotonic_ns(), time.time_ns())
 
     async def close(self) -> None:
         """Send what the exporters still hold (in a thread, with a deadline) and let go of everything."""
+        await self.profiles.close()
         await asyncio.to_thread(self.views.close, self.observer.now())
+        if self.watchdog is not None:
+            await self.watchdog.close()
         self.observer.close()
 
+    def _make_profiles(self) -> ProfileControl:
+        book, observer = ProfileBook(), self.observer
+        observer.add_views([book])
+        files = ProfileFiles(self.config.run_dir, self.config.profiler_dir)
+        control = ProfileControl(book, files, self._loop.catch_up, observer.now)
+        ports = LeadPorts(
+            lambda record: self.recorder.record(record), self._loop.catch_up, version=self.config.version
+        )
+        lead = SampleLead(self.config.run_dir, book, ports, bool(self.config.profiler_dir))
+        control.alone["samples"], control.parts["samples"] = lead.begin, lead.run
+        return control
+
+    def _make_watchdog(self, log: StallLog) -> Watchdog:
+        settings = WatchdogSettings(self.config.run_dir, self.config.stall_timeout)
+        return Watchdog(self.observer, settings, log, lambda record: self.recorder.record(record))
+
+    def _make_filer(self) -> IncidentFiler:
+        filer = open_filer(self.observer, self.config, lambda record: self.recorder.record(record))
+        self.observer.add_views([filer])
+        if self.watchdog is not None:
+            self.watchdog.on_stall(filer.stall)
+        return filer
+
     def _render(self, accept: str) -> tuple[bytes, str]:
+        self._memory_metrics.refresh(self._live())
         rendered = self.views.render(accept)
         # What has been shown is kept, so that no counter goes back if this process is killed now.
         self._save()
@@ -104,9 +157,24 @@ class ObserverService:
         self.recorder.heartbeat(time.monotonic_ns())
         self.say_alive()
         self.views.tick(now)
+        self._look_at_memory(now)
+        if self.filer is not None:
+            self.filer.look(now)
         self.observer.facts.save(time.monotonic_ns(), time.time_ns())
         if time.monotonic_ns() >= self._save_due_at:
             self._save()
+
+    def _look_at_memory(self, now: int) -> None:
+        """One process at a time; what is found is recorded, so that it can be read after the run."""
+        if self.observer.is_live:
+            sample = self.memory.tick(self._live(), now)
+            if sample is not None:
+                self.recorder.record(sample)
+
+    def _live(self) -> list[tuple[str, int]]:
+        """The processes of the run that have not ended, by role and pid."""
+        processes = self.observer.state.processes.all()
+        return [(each.role, each.pid) for each in processes if each.state != "exited"]
 
     def _save(self) -> None:
         """Keep what was derived; when that takes long (thousands of live sequences) upkeep does it less often."""

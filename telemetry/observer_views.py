@@ -2,7 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
+from vllm_obs.telemetry.economics import Economics
+from vllm_obs.telemetry.economics_metrics import show_accounts
 from vllm_obs.telemetry.exposition import Exposition
+from vllm_obs.telemetry.floor_ratios import FloorRatios
+from vllm_obs.telemetry.incident_log import IncidentLog
 from vllm_obs.telemetry.metrics import MetricsView
 from vllm_obs.telemetry.metrics_ports import MetricsPorts
 from vllm_obs.telemetry.metrics_settings import MetricsSettings
@@ -11,7 +15,10 @@ from vllm_obs.telemetry.observer_config import ObserverConfig
 from vllm_obs.telemetry.otlp_encoding import Histogram
 from vllm_obs.telemetry.otlp_settings import OtlpFlags
 from vllm_obs.telemetry.outside_counts import OutsidePorts
+from vllm_obs.telemetry.slo import Slo
 from vllm_obs.telemetry.tracing import TracedRun, Tracing, open_tracing
+from vllm_obs.telemetry.verdict import Verdict
+from vllm_obs.telemetry.watchdog_metrics import StallMetrics
 
 CLOSE_SECONDS = 1.5
 
@@ -37,16 +44,29 @@ class ObserverViews:
         )
         self.metrics = MetricsView(settings, MetricsPorts(observer.state.engines.get, self._outside_ports()))
         self._exposition = Exposition(self.metrics)
-        observer.add_views([self.metrics])
+        self.economics = Economics(observer.state.engines.get, config.accounts)
+        self.slo = Slo(config.slo_targets)
+        observer.add_views([self.economics, self.slo])
+        observer.add_views([self.metrics, StallMetrics(self.metrics.store)])
+        self.floors = FloorRatios(self.metrics.store)
+        self.verdict = Verdict(observer.state, self.floors, observer.is_live, self.metrics.store)
+        observer.add_views([self.floors, self.verdict])
+        self.incidents = IncidentLog(self.metrics.store)
+        observer.add_views([self.incidents])
         if observer.is_live:
             self._open_tracing(config, variables)
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """The body and content type of /metrics, true now."""
-        return self._exposition.render(accept, self._observer.now())
+        now = self._observer.now()
+        show_accounts(self.economics, self.metrics.store)
+        self.slo.show(self.metrics.store, now)
+        self.verdict.show(now)
+        return self._exposition.render(accept, now)
 
     def tick(self, now: int) -> None:
         """About once a second."""
+        self.economics.tick(now)
         if self._tracing is not None:
             self._tracing.tick(now, self._histograms)
 

@@ -52,6 +52,22 @@ class ProcessReader:
         except (OSError, ValueError, IndexError):
             return False
 
+    def state_of(self, pid: int) -> str:
+        """The kernel's letter for what the process does (R runs, S sleeps, T is stopped, …); empty if unknown."""
+        try:
+            return self._fields(pid)[_STATE]
+        except (OSError, ValueError, IndexError):
+            return ""
+
+    def catches(self, pid: int, number: int) -> bool:
+        """Whether the process has a handler for this signal; False if that is not known."""
+        try:
+            lines = (self._proc / str(pid) / "status").read_text().splitlines()
+            (mask,) = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
+        except (OSError, ValueError, IndexError):
+            return False
+        return bool(mask >> (number - 1) & 1)
+
     def max_fds(self, pid: int) -> int:
         """Most files the process may have open; 0 where that is not known or unlimited."""
         try:

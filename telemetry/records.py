@@ -365,7 +365,8 @@ class MemorySampled(NamedTuple):
     `resident_bytes` is all of it that is in RAM. `parts` (libraries, weights, kv_cache, activations, …) and
     `part_bytes` are parallel: what each takes of the resident bytes; what no part explains is not listed. At the
     end of a start `ranges` is parallel to them too: where in its address space a part lies, first byte and length
-    in turn, so that what of it is in RAM can be looked up later; `part_bytes` are then what was allocated.
+    in turn, so that what of it is in RAM can be looked up later; `part_bytes` are then what was allocated. Among
+    them are some of Python's `objects` (no part, 0 bytes): what lies around them is the interpreter's heap.
     """
 
     role: str
@@ -375,7 +376,7 @@ class MemorySampled(NamedTuple):
     parts: list[str]
     part_bytes: list[int]
     sampled_at: int
-    ranges: tuple[list[int], ...] = ()
+    ranges: list[list[int]] = []  # noqa: RUF012 (of a NamedTuple; nobody changes a record)
 
 
 class ProfileBegun(NamedTuple):

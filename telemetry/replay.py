@@ -12,8 +12,8 @@ from vllm_obs.telemetry.recording_tail import RecordingTail
 _logger = logging.getLogger(__name__)
 
 
-def open_replay(path: Path, host: str, port: int) -> ObserverService:
-    """Everything in the recording, applied; its time stands still at its last record.
+def open_replay(path: Path, host: str, port: int, slo: str = "") -> ObserverService:
+    """Everything in the recording, applied and held to the objectives; its time stands still at its last record.
 
     A file that is not whole is shown as far as it goes, with a warning. Raises RecordingError.
     """
@@ -27,6 +27,7 @@ def open_replay(path: Path, host: str, port: int) -> ObserverService:
         inspect_host=host,
         inspect_port=port,
         version=header.version,
+        slo=slo,
         facts=facts,
     )
     service = ObserverService(observer, config)

@@ -1,10 +1,10 @@
-"""Inspector routes of processes and their start-up."""
+"""The inspector route of processes."""
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext
-from vllm_obs.telemetry.inspect_processes import process_rows, start_up
+from vllm_obs.telemetry.inspect_processes import process_rows
 
 
 def process_router(context: InspectContext) -> APIRouter:
@@ -16,9 +16,5 @@ def process_router(context: InspectContext) -> APIRouter:
     async def processes() -> Response:
         run_dir = context.config.run_dir if observer.is_live else None
         return Answer({"processes": process_rows(observer.state.processes, run_dir, observer.now())})
-
-    @router.get("/inspect/startup", summary="How each process started, phase by phase")
-    async def startup() -> Response:
-        return Answer({"processes": start_up(observer.state.processes)})
 
     return router

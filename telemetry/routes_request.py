@@ -24,18 +24,19 @@ def request_router(context: InspectContext) -> APIRouter:
         min_seconds: Annotated[float, Query(ge=0.0, le=1e9, allow_inf_nan=False)] = 0.0,
         failed_only: Annotated[bool, Query(description="errors; `refused` lists HTTP requests as well")] = False,
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
+        account: Annotated[str | None, Query(max_length=64, description="the label of an API key")] = None,
         cursor: Annotated[str | None, Query(max_length=512, description="that of the page before")] = None,
     ) -> Response:
         least = max(min_seconds, slow_seconds(context) if slow_only else 0.0)
-        wanted = RequestFilter(state, least, failed_only, limit, cursor)
-        return Answer(request_list(observer.state, observer.now(), wanted))
+        wanted = RequestFilter(state, least, failed_only, limit, cursor, account)
+        return Answer(request_list(observer.state, observer.now(), wanted, context.economics))
 
     @router.get(
         "/inspect/requests/{name:path}",
         summary="One request by our id or the client's label, and why it took so long",
     )
     async def request(name: str) -> Response:
-        return Answer(one_request(observer.state, observer.now(), name))
+        return Answer(one_request(observer.state, observer.now(), name, context.economics))
 
     return router
 

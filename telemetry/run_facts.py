@@ -19,6 +19,7 @@ from vllm_obs.telemetry.recording_file import (
 from vllm_obs.telemetry.records import (
     EngineDescribed,
     EngineStateChanged,
+    MemorySampled,
     ProcessExited,
     ProcessPhase,
     ProcessReady,
@@ -39,6 +40,7 @@ KINDS = (
     EngineDescribed,
     EngineStateChanged,
     TelemetrySet,
+    MemorySampled,
 )
 
 _logger = logging.getLogger(__name__)
@@ -117,6 +119,8 @@ def _key(fact: PinnedFact) -> tuple[object, ...]:
     parts: tuple[object, ...] = ()
     if isinstance(record, ProcessPhase):
         parts = (record.role, record.phase, record.begun_at)
+    elif isinstance(record, MemorySampled):
+        parts = (record.role, record.pid, record.phase)
     elif isinstance(record, ProcessStarted | ProcessReady | ProcessExited):
         parts = (record.role, record.pid)
     return (type(record), source.generation, *parts)

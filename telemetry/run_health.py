@@ -1,7 +1,7 @@
 """How a run is, in a word and a sentence, judged by its engines, its processes' deaths and its API servers."""
 
 import signal
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,13 +9,12 @@ from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.process_table import ProcessFacts
+from vllm_obs.telemetry.records import StallBegun
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_reader import RingReader
 from vllm_obs.telemetry.run_snapshot import AWAKE
 from vllm_obs.telemetry.run_state import RunState
 
-STALL_SECONDS = 10.0
-"""An engine with work that has ended no step for so long is said to stand still."""
 DEATH_SECONDS = 300.0
 """So long a death is told of in a run that lives on; in a recording always."""
 MAX_DEATHS = 4
@@ -40,8 +39,10 @@ class Death(NamedTuple):
     says: str
 
 
-def health_of(observer: Observer, now: int, run_dir: Path | None = None) -> Health:
-    """How the run is. `run_dir` is where the rings of a live run's API servers are."""
+def health_of(
+    observer: Observer, now: int, run_dir: Path | None = None, stalls: Sequence[StallBegun] = ()
+) -> Health:
+    """How the run is. `run_dir` is where the rings of a live run's API servers are, `stalls` those that last."""
     deaths = " ".join(death.says for death in deaths_of(observer, now))
     if not observer.is_live:
         caveat = f" But {observer.caveat}." if observer.caveat else ""
@@ -54,9 +55,8 @@ def health_of(observer: Observer, now: int, run_dir: Path | None = None) -> Heal
         if state.past_engines:
             return Health("engine_dead", f"The engine has ended and no other has started. {deaths}".strip())
         return Health("starting", "No engine has started yet.")
-    stalls = [stall for label in sorted(state.engines) if (stall := _stall(state, label, now))]
     if stalls:
-        return Health("stalled", " ".join(stalls))
+        return Health("stalled", " ".join(_stall(stall, now) for stall in stalls))
     return _moving(state)
 
 
@@ -125,19 +125,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _stall(state: RunState, label: str, now: int) -> str:
-    """What to say of an engine that has work and does not move; empty for one that does, may not, or has none."""
-    engine = state.engines[label]
-    if engine.state != AWAKE or not (engine.num_running or engine.num_waiting):
-        return ""
-    moments = [engine.state_since] if engine.state_since else []
-    moments += [engine.last_planned.schedule_ended_at] if engine.last_planned else []
-    moments += [engine.last_answered.updated_at] if engine.last_answered else []
-    moments += [ledger.taken_at for ledger in islice(engine.builder.roster.line.ledgers(), 1)]
-    seconds = (now - max(moments)) / NS if moments else 0.0
-    if seconds < STALL_SECONDS:
-        return ""
-    return f"Engine {label} has {_work(engine)} and has ended no step for {seconds:.0f} s."
+def _stall(stall: StallBegun, now: int) -> str:
+    return f"{stall.says} It has stood still for {max(0, now - stall.stuck_at) / NS:.0f} s."
 
 
 def _work(engine: EngineState) -> str:

@@ -34,6 +34,8 @@ class StepFacts:
     """One step of one engine. `answered` and `failed` are None while it runs, and both stay so if it had no rows.
 
     `workers` holds a record for each rank, `outputs` one for each API server; they may come after the answer.
+    Views set `limit`, its binding limit, and `floor_seconds`, the least time its work was ever seen to take,
+    when it is closed.
     """
 
     engine: str
@@ -43,6 +45,8 @@ class StepFacts:
     failed: StepFailed | None = None
     outputs: list[OutputsTaken] = field(default_factory=list)
     is_closed: bool = False
+    limit: str = ""
+    floor_seconds: float | None = None
 
     @property
     def step(self) -> int:

@@ -39,7 +39,18 @@ HEAVY = ("torch", "transformers", "triton", "prometheus_client", "opentelemetry.
 """FastAPI loads the API of OpenTelemetry by itself; its SDK and exporters must not be loaded."""
 
 
-SERVING_TELEMETRY = {"activity", "flight_recorder", "recorder", "records", "trace_ids"}
+SERVING_TELEMETRY = {
+    "activity",
+    "flight_recorder",
+    "memory_samples",
+    "recorder",
+    "records",
+    "sample_job",
+    "stack_dump",
+    "trace_ids",
+    "watchdog_headers",
+    "watchdog_rule",
+}
 """What engine/ and server/ may import of telemetry/: what records, and the names of traces."""
 
 

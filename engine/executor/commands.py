@@ -8,6 +8,7 @@ from vllm_obs.engine.codec_arrays import Buffer
 from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.errors import VllmObsError
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.engine.profile_order import ProfileOrder
 from vllm_obs.engine.wire import FrameEncoder, close_frames, open_frames
 from vllm_obs.engine.wire_checks import check_answer, check_plan
 
@@ -47,6 +48,14 @@ class SampleTokens(NamedTuple):
     masks: GrammarMasks | None
 
 
+class Profile(NamedTuple):
+    """To every rank: begin the ordered profile; without an order end it, or (`is_look`) only tell."""
+
+    call_id: int
+    order: ProfileOrder | None
+    is_look: bool
+
+
 class Executed(NamedTuple):
     """From the output rank: the forward pass ran."""
 
@@ -60,6 +69,13 @@ class Sampled(NamedTuple):
     output: ModelRunnerOutput
 
 
+class Profiled(NamedTuple):
+    """From the output rank: whether a profile is under way there. What becomes of it each rank records."""
+
+    call_id: int
+    is_under_way: bool
+
+
 class CallFailed(NamedTuple):
     """From any rank: the call raised this, and the worker goes on."""
 
@@ -67,16 +83,18 @@ class CallFailed(NamedTuple):
     error: str
 
 
-Command = InitializeCache | ExecuteModel | SampleTokens
-Reply = Executed | Sampled | CallFailed
+Command = InitializeCache | ExecuteModel | SampleTokens | Profile
+Reply = Executed | Sampled | Profiled | CallFailed
 
 _CODES: dict[type[Any], int] = {
     InitializeCache: 32,
     ExecuteModel: 33,
     SampleTokens: 34,
+    Profile: 35,
     Executed: 48,
     Sampled: 49,
     CallFailed: 50,
+    Profiled: 51,
 }
 _KINDS = {code: kind for kind, code in _CODES.items()}
 

@@ -7,7 +7,7 @@ from vllm_obs.telemetry.recorder import ProcessRecorder
 
 
 def make_executor(config: VllmConfig, recorder: ProcessRecorder) -> Executor:
-    """The configured executor, not yet initialized. Only its own modules are loaded: `uni` loads torch here."""
+    """The configured executor, not yet initialized. Only its own modules are loaded."""
     backend = config.parallel.distributed_executor_backend
     if backend == "mp":
         from vllm_obs.engine.executor.multiproc import MultiprocExecutor

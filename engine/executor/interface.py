@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.engine.profile_order import ProfileOrder
 
 
 class KVCapacity(NamedTuple):
@@ -36,6 +37,12 @@ class Executor(Protocol):
 
     def on_failure(self, callback: Callable[[str], None]) -> None:
         """Call `callback(cause)` from any thread when a rank dies outside a step."""
+
+    def profile(self, order: ProfileOrder | None, is_look: bool = False) -> Future[bool]:
+        """Begin a profile in every rank; without an order end it, or (`is_look`) only look.
+
+        The answer is whether one is under way. Between steps only. A rank that cannot take it records why.
+        """
 
     def shutdown(self) -> None:
         """End every worker within seconds; idempotent."""

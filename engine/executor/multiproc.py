@@ -17,6 +17,7 @@ from vllm_obs.engine.executor.commands import (
     ExecuteModel,
     InitializeCache,
     Phases,
+    Profile,
     SampleTokens,
     encode,
     rank_title,
@@ -28,10 +29,13 @@ from vllm_obs.engine.executor.shm_queue import ShmQueueWriter
 from vllm_obs.engine.executor.shm_ring import QueueHandle, ShmQueueError, create_queue
 from vllm_obs.engine.executor.worker_process import WorkerSetup
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.engine.profile_order import ProfileOrder
 from vllm_obs.engine.wire import FrameEncoder
+from vllm_obs.telemetry.memory_samples import MemorySamples
 from vllm_obs.telemetry.recorder import ProcessRecorder
 
 WORKER_MODULE = "vllm_obs.engine.executor.worker_process"
+ENGINE_ROLE = "EngineCore_DP0"
 LOAD_TIMEOUT_SECONDS = 600.0
 PLAN_TIMEOUT_SECONDS = 10.0
 """How long a plan may wait for a rank that does not read."""
@@ -66,6 +70,7 @@ class MultiprocExecutor:
 
     def __init__(self, config: VllmConfig, recorder: ProcessRecorder, module: str = WORKER_MODULE) -> None:
         self._config = config
+        self._recorder = recorder
         self._module = module
         self._children: list[Child] = []
         self._calls = PendingCalls()
@@ -94,6 +99,10 @@ class MultiprocExecutor:
     def sample_tokens(self, masks: GrammarMasks | None) -> Future[ModelRunnerOutput]:
         """Have the plan executed last sampled."""
         return self._call(lambda call_id: SampleTokens(call_id, masks))
+
+    def profile(self, order: ProfileOrder | None, is_look: bool = False) -> Future[bool]:
+        """Tell every rank; what the output rank says of itself."""
+        return self._call(lambda call_id: Profile(call_id, order, is_look))
 
     def startup_phases(self) -> list[tuple[str, float]]:
         """(name, seconds) of what the slowest rank did in each phase, in order."""
@@ -132,6 +141,7 @@ class MultiprocExecutor:
         capacity = size_kv_cache(self._config, block_bytes, min(answer[1] for answer in loaded))
         self._plans.write(encode(self._encoder, InitializeCache(capacity.num_blocks)), PLAN_TIMEOUT_SECONDS)
         self._phases = _slowest([answer[2] for answer in loaded]) + _slowest(self._gather(READY))
+        MemorySamples(ENGINE_ROLE, self._recorder).added("make core", "libraries")
         return capacity
 
     def _spawn(self, rank: int) -> Child:

@@ -7,7 +7,15 @@ from concurrent.futures import Future
 from typing import Any
 
 from vllm_obs.engine.errors import EngineDeadError
-from vllm_obs.engine.executor.commands import OUTPUT_RANK, CallFailed, Reply, Sampled, WorkerStepError, rank_title
+from vllm_obs.engine.executor.commands import (
+    OUTPUT_RANK,
+    CallFailed,
+    Profiled,
+    Reply,
+    Sampled,
+    WorkerStepError,
+    rank_title,
+)
 
 CALL_DEADLINE_SECONDS = 240.0
 """How long a rank may take for one call. Below the core's own deadline, since this one can name the rank."""
@@ -99,5 +107,7 @@ class PendingCalls:
 def _settle(future: Future[Any], reply: Reply) -> None:
     if isinstance(reply, CallFailed):
         future.set_exception(WorkerStepError(reply.error))
+    elif isinstance(reply, Profiled):
+        future.set_result(reply.is_under_way)
     else:
         future.set_result(reply.output if isinstance(reply, Sampled) else None)

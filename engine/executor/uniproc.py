@@ -1,20 +1,28 @@
 """The executor for one device: its worker lives in the EngineCore's own process."""
 
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.executor.interface import KVCapacity
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
-from vllm_obs.engine.startup_phases import StartupPhases
+from vllm_obs.engine.profile_captures import CaptureSite, ProcessCaptures
+from vllm_obs.engine.profile_kinds import worker_kinds
+from vllm_obs.engine.profile_order import ProfileOrder
+from vllm_obs.engine.startup_phases import StartupPhases, startup_part
+from vllm_obs.engine.worker.memory_parts import memory_parts
 from vllm_obs.engine.worker.threads import limit_spinning
 from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.memory_samples import MemorySamples
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import WorkerStep
 
 if TYPE_CHECKING:
+    from vllm_obs.engine.synthetic.worker import SyntheticWorker
     from vllm_obs.engine.worker.worker import Worker
 
 T = TypeVar("T")
@@ -28,12 +36,13 @@ class UniprocExecutor:
     def __init__(self, config: VllmConfig, recorder: ProcessRecorder) -> None:
         self._config = config
         self._recorder = recorder
-        self._worker: Worker | None = None
+        self._worker: Worker | SyntheticWorker | None = None
         self._phases: list[tuple[str, float]] = []
         self._sizes = (0, 0)
+        self._captures: ProcessCaptures | None = None
 
     @property
-    def worker(self) -> "Worker":
+    def worker(self) -> "Worker | SyntheticWorker":
         """The worker, once `initialize` made it."""
         assert self._worker is not None, "initialize comes first"
         return self._worker
@@ -41,10 +50,13 @@ class UniprocExecutor:
     def initialize(self) -> KVCapacity:
         """Import torch, load the weights, size and allocate the cache, warm up. ConfigError when it cannot be."""
         self._begun = StartupPhases(ROLE, self._recorder, time.monotonic_ns())
-        self._worker = self._timed("import torch", Activity.STARTING, self._make_worker)
+        loading = "make worker" if self._config.model.is_synthetic else "import torch"
+        self._worker = self._timed(loading, Activity.STARTING, self._make_worker)
+        memory = MemorySamples(ROLE, self._recorder)
+        memory.added(loading, "libraries")
         self._timed("load weights", Activity.LOADING_MODEL, self.worker.load_model)
         capacity = self._timed("kv cache", Activity.SIZING_CACHE, self._allocate_cache)
-        self._timed("warm-up", Activity.WARMING_UP, self.worker.warm_up)
+        self._timed("warm-up", Activity.WARMING_UP, lambda: self._warm_up(memory))
         return capacity
 
     def execute_model(self, plan: StepPlan) -> Future[None]:
@@ -55,6 +67,14 @@ class UniprocExecutor:
     def sample_tokens(self, masks: GrammarMasks | None) -> Future[ModelRunnerOutput]:
         """Sample the rows of the plan executed last, and record the worker's step."""
         return _done(lambda: self._sample(masks))
+
+    def profile(self, order: ProfileOrder | None, is_look: bool = False) -> Future[bool]:
+        """Have the worker begin or end a profile of its steps, here and now."""
+        if self._captures is None:
+            site = CaptureSite(ROLE, os.getpid(), 0)
+            self._captures = ProcessCaptures(site, self._recorder, worker_kinds(self.worker))
+        captures = self._captures
+        return _done(lambda: captures.obey(order, is_look))
 
     def startup_phases(self) -> list[tuple[str, float]]:
         """(name, seconds) of what `initialize` did, in order."""
@@ -68,10 +88,16 @@ class UniprocExecutor:
         if self._worker is not None:
             self._worker.shutdown()
 
-    def _make_worker(self) -> "Worker":
+    def _make_worker(self) -> "Worker | SyntheticWorker":
+        if self._config.model.is_synthetic:
+            from vllm_obs.engine.synthetic.build import make_synthetic_worker
+
+            return make_synthetic_worker(self._config, 0, self._recorder.advance)
         limit_spinning()
         # Imported here, so that the import of torch is a phase of start-up and costs only who runs a model.
-        from vllm_obs.engine.worker.worker import Worker
+        import_module("torch")
+        with startup_part("import worker"):
+            from vllm_obs.engine.worker.worker import Worker
 
         return Worker(self._config, on_layer=self._recorder.advance)
 
@@ -81,6 +107,11 @@ class UniprocExecutor:
         capacity = size_kv_cache(self._config, self.worker.kv_block_bytes(), self.worker.available_kv_bytes())
         self.worker.initialize_cache(capacity.num_blocks)
         return capacity
+
+    def _warm_up(self, memory: MemorySamples) -> None:
+        self.worker.warm_up()
+        with startup_part("record memory"):
+            memory.placed("warm-up", *memory_parts(self._worker))
 
     def _sample(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
         output = self.worker.sample_tokens(masks)

@@ -1,9 +1,11 @@
 """The main of a worker process, one rank: `python -m vllm_obs.engine.executor.worker_process`."""
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Protocol
 
 from vllm_obs.engine.child_main import Owner, run_child
@@ -20,6 +22,8 @@ from vllm_obs.engine.executor.commands import (
     ExecuteModel,
     InitializeCache,
     Phases,
+    Profile,
+    Profiled,
     Reply,
     Sampled,
     SampleTokens,
@@ -29,16 +33,23 @@ from vllm_obs.engine.executor.commands import (
 from vllm_obs.engine.executor.shm_queue import ShmQueueReader, ShmQueueWriter
 from vllm_obs.engine.executor.shm_ring import QueueHandle
 from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.log_file import log_to_file
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
-from vllm_obs.engine.startup_phases import StartupPhases
+from vllm_obs.engine.profile_captures import CaptureSite, ProcessCaptures
+from vllm_obs.engine.profile_kinds import PROCESS_KINDS, worker_kinds
+from vllm_obs.engine.startup_phases import StartupPhases, startup_part
 from vllm_obs.engine.wire import FrameEncoder
+from vllm_obs.engine.worker.memory_parts import memory_parts
 from vllm_obs.engine.worker.threads import limit_spinning
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.flight_recorder import WORKER_RING_BYTES
+from vllm_obs.telemetry.memory_samples import MemorySamples
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import WorkerStep
 
 IDLE_WAIT_SECONDS = 60.0
+CAPTURE_WAIT_SECONDS = 0.2
+"""How often it is seen whether a profile has been written."""
 REPLY_TIMEOUT_SECONDS = 10.0
 
 _logger = logging.getLogger(__name__)
@@ -84,9 +95,15 @@ class WorkerSetup:
 
 
 def make_worker(config: VllmConfig, rank: int, on_layer: Callable[[], None]) -> RankWorker:
-    """The real worker; loads torch."""
+    """The real worker, which loads torch; a synthetic one does not."""
+    if config.model.is_synthetic:
+        from vllm_obs.engine.synthetic.build import make_synthetic_worker
+
+        return make_synthetic_worker(config, rank, on_layer)
     limit_spinning()
-    from vllm_obs.engine.worker.worker import Worker
+    import_module("torch")
+    with startup_part("import worker"):
+        from vllm_obs.engine.worker.worker import Worker
 
     return Worker(config, rank, on_layer)
 
@@ -94,10 +111,13 @@ def make_worker(config: VllmConfig, rank: int, on_layer: Callable[[], None]) -> 
 def run_worker(owner: Owner, make_worker: MakeWorker = make_worker) -> None:
     """Load the model, say LOADED, and serve commands until the owner orders the end, which needs no ceremony."""
     setup: WorkerSetup = from_wire(WorkerSetup, owner.configuration)
+    log_to_file(setup.config.run_dir, owner.title)
     recorder, startup = begin_recording(owner, setup.config, WORKER_RING_BYTES)
     maybe_fault("worker_start")
     worker = make_worker(setup.config, setup.rank, recorder.advance)
-    phases: Phases = [("import torch", startup.end("import torch"))]
+    loading = "make worker" if setup.config.model.is_synthetic else "import torch"
+    phases: Phases = [(loading, startup.end(loading))]
+    MemorySamples(owner.title, recorder).added(loading, "libraries")
     recorder.doing(Activity.LOADING_MODEL)
     worker.load_model()
     phases.append(("load weights", startup.end("load weights")))
@@ -130,21 +150,24 @@ class WorkerRank:
         self._replies = ShmQueueWriter(setup.replies)
         self._encoder = FrameEncoder()
         self._failure = ""
+        site = CaptureSite(record.owner.title, os.getpid(), setup.rank)
+        self._captures = ProcessCaptures(site, record.recorder, {**PROCESS_KINDS, **worker_kinds(worker)})
 
     def run(self) -> None:
         """Serve for as long as the process lives. ShmQueueError or WireError when the queue is broken."""
         while True:
             self._recorder.doing(Activity.WAITING)
-            frames = self._plans.read(IDLE_WAIT_SECONDS)
+            frames = self._plans.read(CAPTURE_WAIT_SECONDS if self._captures.is_under_way else IDLE_WAIT_SECONDS)
             self._recorder.heartbeat(time.monotonic_ns())
             if frames is not None:
                 self._serve(frames)
+            self._captures.collect()
 
     def _serve(self, frames: list[Buffer]) -> None:
         command = decode(frames)
         if isinstance(command, InitializeCache):
             self._initialize(command.num_blocks)
-        elif isinstance(command, ExecuteModel | SampleTokens):
+        elif isinstance(command, ExecuteModel | SampleTokens | Profile):
             reply = self._attempt(command)
             if self._is_output_rank or isinstance(reply, CallFailed):
                 self._replies.write(encode(self._encoder, reply), REPLY_TIMEOUT_SECONDS)
@@ -156,6 +179,8 @@ class WorkerRank:
         phases: Phases = [("kv cache", self._startup.end("kv cache"))]
         self._recorder.doing(Activity.WARMING_UP)
         self._worker.warm_up()
+        with startup_part("record memory"):
+            MemorySamples(self._owner.title, self._recorder).placed("warm-up", *memory_parts(self._worker))
         phases.append(("warm-up", self._startup.end("warm-up")))
         record_ready(self._owner, self._recorder)
         self._owner.say(READY, phases)
@@ -180,6 +205,8 @@ class WorkerRank:
             self._worker.execute_model(command.plan)
             self._recorder.advance()
             return Executed(command.call_id)
+        if isinstance(command, Profile):
+            return Profiled(command.call_id, self._captures.obey(command.order, command.is_look))
         assert isinstance(command, SampleTokens)
         if self._failure:
             return CallFailed(command.call_id, self._failure)

@@ -47,7 +47,7 @@ class RequestOptions(TypedDict, total=False):
 
     Moments are `time.monotonic_ns()`; with `stream` False a sequence gives one delta, at its end (cheaper than
     merging them). `http_id` is ours of the HTTP request, `external_id` the client's label for it; `operation` is
-    chat or text_completion, `model` the name it asked for, `trace_parent` as in `RequestSubmitted`.
+    chat or text_completion, `model` the name it asked for, `account` and `trace_parent` as in `RequestSubmitted`.
     """
 
     priority: int
@@ -56,6 +56,7 @@ class RequestOptions(TypedDict, total=False):
     parsed_at: int | None
     rendered_at: int | None
     external_id: str
+    account: str
     http_id: str
     operation: str
     model: str
@@ -85,6 +86,8 @@ class AsyncLLM:
         self._threads = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
         self._died = asyncio.Event()
         self._dead_cause: str | None = None
+        self.last_submitted_at = 0
+        """When a sequence was last sent to the engine (monotonic ns), 0 before."""
 
     def start(self) -> None:
         """Begin reading the engine's outputs. Call it on the event loop, once the client is ready."""
@@ -133,6 +136,7 @@ class AsyncLLM:
         self._handles.setdefault(request_id, []).append(ids)
         self._queues[ids[0]] = queue
         close = partial(self._close, request_id, ids)
+        self.last_submitted_at = tokenized_at
         for sequence in sequences:
             self._recorder.record(arrival.submitted(sequence, tokenized_at))
         try:
@@ -168,6 +172,11 @@ class AsyncLLM:
         encode = partial(template.encode_timed, messages, **options)
         is_long = num_chars > LONG_TEXT_CHARS or len(messages) > 32 or bool(options.get("tools"))
         return await self._in_thread(encode) if is_long else encode()
+
+    async def call_utility(self, method: str, *args: Any) -> Any:
+        """Call a named method of the core. RequestFailedError with its own words, EngineDeadError without one."""
+        self._require_alive()
+        return await self._client.call_utility(method, *args)
 
     @property
     def num_in_flight(self) -> int:
@@ -282,6 +291,7 @@ def _arrival(options: RequestOptions, num_sequences: int, model: str) -> Arrival
     parsed_at = options.get("parsed_at") or received_at
     return Arrival(
         external_id=options.get("external_id", ""),
+        account=options.get("account", ""),
         http_id=options.get("http_id", ""),
         operation=options.get("operation", "text_completion"),
         is_streamed=options.get("stream", True),

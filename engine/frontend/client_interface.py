@@ -21,6 +21,9 @@ class AsyncEngineClient(Protocol):
     async def abort_requests(self, request_ids: Sequence[str], reason: FinishReason) -> None:
         """Tell the core to end sequences."""
 
+    async def call_utility(self, method: str, *args: Any) -> Any:
+        """Call a named method of the core."""
+
     async def get_output(self) -> EngineCoreOutputs:
         """The next step's outputs; EngineDeadError when there will be none."""
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.attention.kv_cache import BlockedKVCache
 from vllm_obs.engine.kernels.cpu.linear import PackedMatrix
-from vllm_obs.engine.kernels.cpu.program import Kernels
+from vllm_obs.engine.kernels.cpu.program import Kernels, KernelWatch
 from vllm_obs.engine.model.compiled_step import StepPrograms, StepTensors, multiply
 from vllm_obs.engine.model.interface import PagedKVCache, Progress, unwatched
 
@@ -60,3 +60,7 @@ class CompiledDecoder:
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits (R, vocab) in float32 from hidden states (R, hidden) in float32."""
         return multiply(self.kernels, hidden, self.lm_head, torch.get_num_threads())
+
+    def watch_kernels(self, watch: KernelWatch | None) -> None:
+        """Tell this watch what every kernel took from now on; None ends it."""
+        self.kernels.watch = watch

@@ -18,6 +18,7 @@ from vllm_obs.engine.model.parallel_load import each_layer
 from vllm_obs.engine.model.rope import rotation_table
 from vllm_obs.engine.model.tensor_names import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
 from vllm_obs.engine.model.weights import Weights
+from vllm_obs.engine.startup_phases import startup_part
 
 
 def load_compiled(config: VllmConfig, weights: Weights) -> CompiledDecoder | None:
@@ -80,11 +81,14 @@ class _Builder:
 
     def decoder(self, kernels: "Future[Kernels]") -> CompiledDecoder:
         """All of it; the kernels are compiled meanwhile."""
-        embedding = self._stored(self.tensors.weights.read(EMBEDDING))
-        tied = self._model.tie_word_embeddings
-        head = self._packed(embedding if tied else self.tensors.weights.read(LM_HEAD))
-        layers = each_layer(self._layer, self._model.num_layers)
-        compiled = kernels.result()
+        with startup_part("pack embedding"):
+            embedding = self._stored(self.tensors.weights.read(EMBEDDING))
+            tied = self._model.tie_word_embeddings
+            head = self._packed(embedding if tied else self.tensors.weights.read(LM_HEAD))
+        with startup_part("pack layers"):
+            layers = each_layer(self._layer, self._model.num_layers)
+        with startup_part("wait for kernels"):
+            compiled = kernels.result()
         return CompiledDecoder(
             dtype=self.stored,
             embedding=embedding,

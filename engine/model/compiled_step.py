@@ -10,8 +10,9 @@ from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.kernels.cpu.attention import queries_a_piece
 from vllm_obs.engine.kernels.cpu.linear import PackedMatrix
 from vllm_obs.engine.kernels.cpu.linear_finish import Finish
-from vllm_obs.engine.kernels.cpu.program import RECORD_FIELDS, Kernel, Kernels, Records
+from vllm_obs.engine.kernels.cpu.program import LABEL_FIELD, RECORD_FIELDS, Kernel, Kernels, Records
 from vllm_obs.engine.model.interface import Progress, unwatched
+from vllm_obs.engine.model.operator_label import Operator, label
 
 Pieces = npt.NDArray[np.int64]
 
@@ -49,6 +50,18 @@ class StepTensors:
     on_layer: Progress = unwatched
 
 
+_PLAIN_ATTEND_OPERATORS = (Operator.NORM_INPUT, Operator.LINEAR_QKV, Operator.ROTATE, Operator.ATTENTION)
+_HEAD_NORMS = (Operator.NORM_QUERY, Operator.NORM_KEY)
+_ATTEND_OPERATORS = (*_PLAIN_ATTEND_OPERATORS[:2], *_HEAD_NORMS, *_PLAIN_ATTEND_OPERATORS[2:])
+_FINISH_OPERATORS = (
+    Operator.LINEAR_OUTPUT,
+    Operator.NORM_POST_ATTENTION,
+    Operator.LINEAR_GATE_UP,
+    Operator.LINEAR_DOWN,
+)
+"""What the calls of a layer are called, in their order."""
+
+
 class StepPrograms:
     """Runs a model's layers, one program each."""
 
@@ -63,6 +76,12 @@ class StepPrograms:
         self._has_head_norm = layers[0].query_norm is not None
         self._attend_template = np.stack([self._attend_calls(layer) for layer in layers])
         self._finish_template = np.stack([self._finish_calls(layer) for layer in layers])
+        for template, operators in (
+            (self._attend_template, _ATTEND_OPERATORS if self._has_head_norm else _PLAIN_ATTEND_OPERATORS),
+            (self._finish_template, _FINISH_OPERATORS),
+        ):
+            for number in range(len(layers)):
+                template[number, :, LABEL_FIELD] = [label(operator, number) for operator in operators]
 
     def run(self, step: StepTensors, rotations: torch.Tensor, num_threads: int) -> torch.Tensor:
         """Normed hidden states at the step's logits indices. `step.residual` is used up."""
@@ -146,6 +165,7 @@ class StepPrograms:
     def _final_call(self, residual: torch.Tensor) -> Records:
         weight = self._final_norm
         call = _call(Kernel.NORM, {3: weight.data_ptr(), 7: len(weight), 8: 1, 10: self._eps})[None]
+        call[:, LABEL_FIELD] = label(Operator.NORM_FINAL)
         _set_norm(call, residual, residual)
         return call
 
@@ -167,6 +187,7 @@ def multiply(kernels: Kernels, x: torch.Tensor, matrix: PackedMatrix, num_thread
     out = x.new_empty(len(x), matrix.padded_outputs)
     if len(x):
         call = _linear_call(matrix, Finish.STORE, 0)[None]
+        call[:, LABEL_FIELD] = label(Operator.LINEAR_LM_HEAD)
         _set_linear(call, x, out)
         kernels.run(call, num_threads)
     return out[:, : matrix.num_outputs]

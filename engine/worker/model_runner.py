@@ -123,6 +123,7 @@ class ModelRunner:
         num_positions = max(1, PROMPT_LOGITS_BYTES // (4 * self._vocab_size))
         for start in range(0, len(span.next_token_ids), num_positions):
             tokens = span.next_token_ids[start : start + num_positions].astype(np.int64)
+            self._on_layer()  # a long prompt's logits take long: this is progress too
             first = span.hidden_start + start
             logits = self.model.compute_logits(hidden[first : first + len(tokens)])
             if not np.isfinite(best_tokens(logits)[1]).all():

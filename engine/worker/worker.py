@@ -12,10 +12,13 @@ from vllm_obs.engine.messages import SamplingSpec
 from vllm_obs.engine.model.interface import DecoderModel, Progress, unwatched
 from vllm_obs.engine.model.loader import load_model
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, NewRow, StepPlan
+from vllm_obs.engine.profile_captures import CaptureSite, MakeCapture
+from vllm_obs.engine.profile_order import OPERATORS, ProfileOrder
 from vllm_obs.engine.worker.device_memory import cuda_cache_budget
 from vllm_obs.engine.worker.host import free_memory_bytes, return_freed_memory, usable_cores
 from vllm_obs.engine.worker.memory import cpu_cache_budget
 from vllm_obs.engine.worker.model_runner import ModelRunner
+from vllm_obs.engine.worker.profiler import OperatorCapture
 
 WARM_UP_TOKENS = 32
 
@@ -29,6 +32,7 @@ class Worker:
         self._on_layer = on_layer
         self._model: DecoderModel | None = None
         self._runner: ModelRunner | None = None
+        self._capture: OperatorCapture | None = None
         if config.model.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("--device cuda: torch finds no CUDA device here")
         torch.manual_seed(config.model.seed)
@@ -94,14 +98,53 @@ class Worker:
 
     def execute_model(self, plan: StepPlan) -> None:
         """Run the forward pass of a plan. Whatever fails, what the plan releases is released."""
+        if self._capture is None:
+            self._execute(plan)
+        else:
+            self._execute_captured(plan, self._capture)
+
+    def sample_tokens(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
+        """Sample the plan that ran last."""
+        if self._capture is None:
+            return self._sample(masks)
+        return self._sample_captured(masks, self._capture)
+
+    @property
+    def profile_kinds(self) -> dict[str, MakeCapture]:
+        """The profiles a worker takes of its steps, by kind."""
+        return {OPERATORS: self._capture_operators}
+
+    def _execute(self, plan: StepPlan) -> None:
         self.runner.begin(plan)
         maybe_fault("execute_model")
         self.runner.forward()
 
-    def sample_tokens(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
-        """Sample the plan that ran last."""
+    def _sample(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
         maybe_fault("sample_tokens")
         return self.runner.sample_tokens(masks)
+
+    def _execute_captured(self, plan: StepPlan, capture: OperatorCapture) -> None:
+        capture.begin_step(plan)
+        try:
+            self._execute(plan)
+        except BaseException:
+            capture.drop_step()
+            raise
+
+    def _sample_captured(self, masks: GrammarMasks | None, capture: OperatorCapture) -> ModelRunnerOutput:
+        try:
+            output = self._sample(masks)
+        except BaseException:
+            capture.drop_step()
+            raise
+        capture.end_step(output)
+        if capture.is_over:
+            self._capture = None
+        return output
+
+    def _capture_operators(self, order: ProfileOrder, site: CaptureSite) -> OperatorCapture:
+        self._capture = OperatorCapture(order, site, self.model, self.config.model.device)
+        return self._capture
 
     def shutdown(self) -> None:
         """Let go of the cache and the weights; idempotent."""

@@ -32,6 +32,30 @@ def test_keys_from_flags_and_file(tmp_path: Path) -> None:
     assert server_config_from(values, {"VLLM_API_KEY": "unused"}).api_keys == ("k1", "k2", "k3")
 
 
+def test_keys_of_a_file_may_have_names(tmp_path: Path) -> None:
+    """A file without tabs is read as ever, whatever else is in its lines."""
+    (tmp_path / "keys").write_text("batch\tk2\nold key:with=signs\nweb\tk1\n")
+    config = server_config_from({"api_key": ["k1"], "api_key_file": str(tmp_path / "keys")}, {})
+    assert config.api_keys == ("k1", "k2", "old key:with=signs")
+    assert config.api_key_names == ("web", "batch", "")
+    assert config.accounts == ("web", "batch", "key-3")
+
+
+def test_a_bad_name_in_a_key_file_is_told_without_the_key(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("k1\nkey-1\ts3cret\n")
+    with pytest.raises(ConfigError, match="line 2: the name before the tab is none, other") as refused:
+        server_config_from({"api_key_file": str(tmp_path / "keys")}, {})
+    assert "s3cret" not in str(refused.value)
+
+
+def test_objectives_are_kept_in_seconds() -> None:
+    (flag,) = [flag for flag in SERVER_FLAGS if flag.name == "slo"]
+    assert flag.read("ttft:500,tpot=50ms") == "ttft=0.5,tpot=0.05"
+    assert server_config_from({"slo": "ttft=0.5"}, {}).slo == "ttft=0.5"
+    with pytest.raises(ValueError, match="'fast' is not like ttft"):
+        flag.read("fast")
+
+
 def test_vllms_own_variable_is_read() -> None:
     assert server_config_from({}, {"VLLM_API_KEY": "k"}).api_keys == ("k",)
 
@@ -69,6 +93,8 @@ def test_an_endpoint_in_the_environment_allows_detailed_traces() -> None:
         ({"port": -1}, "--port -1 is not between 0 and 65535"),
         ({"port": 65536}, "--port 65536 is not between 0 and 65535"),
         ({"shutdown_timeout": -1.0}, "--shutdown-timeout -1 is not between 0 and 86400"),
+        ({"stall_timeout": 0.0}, "--stall-timeout 0 is not between 1 and 86400 seconds"),
+        ({"stall_timeout": 90_000.0}, "--stall-timeout 90000 is not between 1 and 86400 seconds"),
         ({"api_key": [""]}, "an API key is empty"),
         ({"api_key": ["a\nb"]}, "an API key is empty, unprintable"),
         ({"trace_sample_rate": 1.5}, "--trace-sample-rate 1.5 is not between 0 and 1"),

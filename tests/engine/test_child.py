@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from process_watch import gone
 
-from vllm_obs.engine.child import EXIT_OUT_OF_MEMORY, Child, describe_exit, spawn
+from vllm_obs.engine.child import EXIT_OUT_OF_MEMORY, MAX_ENDS, Child, describe_exit, spawn, unbidden_ends
 from vllm_obs.engine.child_pipe import READY, read_message, write_message
 from vllm_obs.engine.errors import ConfigError, StartupError
 
@@ -86,6 +86,17 @@ def test_a_child_that_ignores_the_order_is_killed_after_the_bound() -> None:
         child.wait_for(READY, START_SECONDS)
         child.stop(0.2)
         assert child.exit_code == -signal.SIGKILL
+
+
+def test_only_an_end_that_was_not_ordered_is_kept_to_be_recorded() -> None:
+    known = unbidden_ends()
+    with child_that("leave with 1") as child, child_that("serve") as other:
+        assert child.wait(START_SECONDS)
+        other.wait_for(READY, START_SECONDS)
+    (end,) = [end for end in unbidden_ends() if end not in known]
+    assert len(unbidden_ends()) <= MAX_ENDS
+    assert end[:3] == (TITLE, child.pid, 1)
+    assert (child.was_told, other.was_told) == (False, True)
 
 
 def test_stopping_twice_closes_everything_once() -> None:

@@ -52,6 +52,16 @@ def test_the_next_start_keeps_the_last_five_dead_runs_without_their_sockets(run_
     assert sorted(path.name for path in dead[-1].iterdir()) == ["lock", "ring"]
 
 
+def test_a_run_with_an_incident_is_kept_before_older_ones_without_but_not_before_the_newest(
+    run_base: Path,
+) -> None:
+    dead = [dead_run(run_base, number) for number in range(1, 9)]
+    for number in (0, 1, 2):
+        (dead[number] / "incidents").mkdir()
+    prune_dead_runs(run_base)
+    assert [path.exists() for path in dead] == [False, True, True, False, False, True, True, True]
+
+
 def test_a_live_run_is_never_pruned(run_base: Path) -> None:
     with RunDirectory.create() as live:
         old = live.path.rename(run_base / "20200101-000000-1")

@@ -38,6 +38,11 @@ def raw(row: str, body: bytes, reason: str, param: str | None = None, path: str 
     return row, path, body, 400, reason, param
 
 
+def call_with(arguments: str) -> dict[str, Any]:
+    return {"id": "x", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+CALL = call_with("{}")
 NESTED = b'{"prompt":"Hi","x":%b%b}'
 
 ROWS: list[Row] = [
@@ -184,15 +189,24 @@ ROWS: list[Row] = [
     message("H33", {"role": "user", "content": [{"type": "bogus"}]}, "messages[1].content"),
     message("H33", {"role": "user", "content": [{"type": "text", "text": 5}]}, "messages[1].content"),
     message("H33", {"role": "user"}, "messages"),
-    message("H33", {"role": "assistant", "tool_calls": [{"id": "x"}]}, "messages[1].tool_calls", "unsupported"),
+    message("H33", {"role": "assistant", "tool_calls": [{"id": "x"}]}, "messages[1].tool_calls[0].function"),
+    message("H33", {"role": "assistant", "tool_calls": [CALL] * 129}, "messages[1].tool_calls"),
+    *(
+        message("H33", {"role": "assistant", "tool_calls": [call_with(arguments)]}, "messages")
+        for arguments in ('{"city":', "[1]", "7", "{" * 100)
+    ),
     chat("H33", {"messages": [HI] * 100_000}),
     chat("H33", {"messages": "hi"}),
     chat("H33", {"messages": [7]}),
     chat("H33", {"tool_choice": "never"}),
     chat(
         "H33",
-        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"pattern": "["}}}]},
+        {
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"pattern": "["}}}],
+            "tool_choice": "required",
+        },
         "unsupported",
+        "tools",
     ),
     *(
         message(

@@ -17,10 +17,11 @@ from vllm_obs.engine.errors import StartupError
 from vllm_obs.server import observer as observer_module
 from vllm_obs.server import observer_pulse
 from vllm_obs.server.config import ServerConfig
-from vllm_obs.server.observer import ObserverChild, TelemetryOrder
+from vllm_obs.server.observer import ObserverChild, Order, TelemetryOrder
 from vllm_obs.server.observer_client import ObserverClient, ObserverUnavailableError
 from vllm_obs.server.observer_pulse import pulse_of
 from vllm_obs.server.observer_settings import inspect_port
+from vllm_obs.server.profiles import ProfileRequest
 from vllm_obs.telemetry.recorder import MemoryRecorder
 from vllm_obs.telemetry.records import ProcessExited
 
@@ -301,6 +302,20 @@ def test_orders_are_passed_on_and_kept_for_the_next_observer(
     run(play())
     assert orders[0] == TelemetryOrder(1, 0.5)
     assert len(set(orders)) == 1
+
+
+def test_orders_for_profiles_are_passed_on_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    orders: list[Order] = []
+
+    async def play() -> None:
+        order = {"profile": "p", "kind": "operators", "seconds": 2, "steps": 30}
+        stage = Stage(tmp_path, profiles=[order, {"profile": "p"}])
+        stage.observer.start("", 0, orders.append)
+        await stage.until(lambda: len(caplog.records) == 1)
+        await stage.observer.stop()
+
+    run(play())
+    assert orders == [ProfileRequest("p", "operators", 2.0, 30)]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,8 @@ class FakeEngine:
         self.added: list[EngineCoreRequest] = []
         self.aborted: list[str] = []
         self.num_tokens_sent = 0
+        self.utility_calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.utility_answers: dict[str, Any] = {}
         self.num_shutdowns = 0
         self.is_deaf = False
         self.was_asked_to_stop = threading.Event()
@@ -54,6 +57,10 @@ class FakeEngine:
         self._seconds_a_token = seconds_a_token
         self._outputs: asyncio.Queue[EngineCoreOutputs | None] = asyncio.Queue()
         self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def call_utility(self, method: str, *args: Any) -> Any:
+        self.utility_calls.append((method, args))
+        return self.utility_answers.get(method)
 
     async def add_request(self, request: EngineCoreRequest) -> None:
         self.added.append(request)

@@ -22,6 +22,7 @@ from vllm_obs.engine.config import (
 from vllm_obs.engine.executor.interface import KVCapacity
 from vllm_obs.engine.messages import EngineCoreRequest, Logprobs, SamplingSpec
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.engine.profile_order import ProfileOrder
 
 VOCAB_SIZE = 1000
 
@@ -133,6 +134,7 @@ class FakeExecutor:
     failing: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
     plans: list[StepPlan] = field(default_factory=list)
+    profiles: list[ProfileOrder | None] = field(default_factory=list)
     is_shut_down: bool = False
 
     def __post_init__(self) -> None:
@@ -154,6 +156,12 @@ class FakeExecutor:
 
     def on_failure(self, callback: Callable[[str], None]) -> None:
         """Never calls."""
+
+    def profile(self, order: ProfileOrder | None, is_look: bool = False) -> Future[bool]:
+        """Remember the orders; one is under way until it is ended."""
+        if not is_look:
+            self.profiles.append(order)
+        return _future(lambda: bool(self.profiles and self.profiles[-1]))
 
     def shutdown(self) -> None:
         """Remember it."""

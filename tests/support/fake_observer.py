@@ -59,6 +59,8 @@ def observe(owner: Owner) -> None:
     owner.say(READY, {"inspect_host": settings["inspect_host"], "inspect_port": port})
     for order in settings.get("orders", []):
         owner.say("TELEMETRY", order)
+    for order in settings.get("profiles", []):
+        owner.say("PROFILE", order)
     while not stopping.wait(ALIVE_SECONDS):
         if time.monotonic() - begun_at > settings.get("alive_seconds", 120):
             time.sleep(120)

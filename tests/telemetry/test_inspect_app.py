@@ -42,6 +42,7 @@ ROUTES = {
     "/inspect/blocks?engine=7": 404,
     "/inspect/processes": 200,
     "/inspect/startup": 200,
+    "/inspect/memory": 200,
     "/inspect/quantiles": 200,
     "/inspect/quantiles?window=run&engine=0": 200,
     "/inspect/quantiles?window=1y": 422,
@@ -50,6 +51,11 @@ ROUTES = {
     "/inspect/timeline?last=forever": 422,
     "/inspect/timeline?last=nan": 422,
     "/inspect/invariants": 200,
+    "/inspect/economics": 200,
+    "/inspect/economics?window=run": 200,
+    "/inspect/economics?window=1y": 422,
+    "/inspect/slo": 200,
+    "/inspect/requests?account=none": 200,
     "/inspect/config": 200,
     "/inspect/version": 200,
     "/inspect/telemetry": 200,
@@ -58,6 +64,8 @@ ROUTES = {
     "/docs": 404,
     "/redoc": 404,
     "/openapi.json": 200,
+    "/inspect/incidents": 200,
+    "/inspect/incidents/nothing": 404,
     "/inspect/nothing": 404,
 }
 
@@ -75,7 +83,8 @@ def observer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObserverChild
         run.submit("waits", num_prompt=40)
         run.step("open", head_reason="kv_blocks")
         run.refuse("refused")
-        with observer_over(run_dir, served_model_names=[MODEL], otlp_headers={"k": "secret"}) as observer:
+        settings = {"served_model_names": [MODEL], "otlp_headers": {"k": "secret"}, "stall_timeout": 3600}
+        with observer_over(run_dir, **settings) as observer:
             yield observer
 
 
@@ -95,7 +104,7 @@ def test_every_route_is_documented(observer: ObserverChild) -> None:
     assert plain - {"/", "/openapi.json"} <= set(paths)
     assert all(route["summary"] for methods in paths.values() for route in methods.values())
     writing = {path for path, methods in paths.items() if set(methods) != {"get"}}
-    assert writing == {"/inspect/telemetry"}
+    assert writing == {"/inspect/telemetry", "/inspect/stacks", "/inspect/processes/{pid}/stacks"}
 
 
 def test_the_index_lists_every_endpoint_and_loads_nothing(observer: ObserverChild) -> None:
@@ -135,7 +144,8 @@ def test_the_unix_socket_needs_no_name(observer: ObserverChild) -> None:
 
 def test_state_says_how_it_is(observer: ObserverChild) -> None:
     state = observer.get("/inspect/state")
-    assert state["health"]["word"] == "stalled"
+    assert state["health"] == {"word": "ok", "says": "1 running, 1 waiting."}
+    assert (state["stalls"]["current"], state["stalls"]["past"]) == ([], [])
     assert state["models"] == [MODEL]
     assert state["requests"] == {
         "num_live": 2, "num_submitted": 0, "num_waiting": 1, "num_running": 1, "num_preempted": 0, "num_ended": 3,
@@ -162,6 +172,7 @@ def test_one_request_adds_up_and_is_explained(observer: ObserverChild) -> None:
         "53 % of 38.0 ms was decoding 3 output tokens; 21 % (8.00 ms) computing 20 prompt tokens.",
         "None of its 20 prompt tokens came from the prefix cache.",
         "It ran alone, in 3 steps (1 to 3).",
+        "It took 30.0 ms of the engine's step time (100 %) and held 0.058 block-seconds.",
         "It ended at its token limit after 3 output tokens.",
     ]
     assert sequence["steps"] == {

@@ -1,4 +1,4 @@
-"""Processes are shown with what they do now, how they started, and how they ended."""
+"""Processes are shown with what they do now, and how they ended."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from scripted_run import ScriptedRun
 
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.flight_recorder import FlightRecorder
-from vllm_obs.telemetry.inspect_processes import process_rows, start_up
+from vllm_obs.telemetry.inspect_processes import process_rows
 from vllm_obs.telemetry.process_table import ProcessTable
 from vllm_obs.telemetry.records import ProcessExited, ProcessPhase, ProcessReady, ProcessStarted
 from vllm_obs.telemetry.view import Source
@@ -72,18 +72,6 @@ def test_a_recording_does_not_look_at_this_hosts_processes() -> None:
     )
     (row,) = process_rows(table, None, 9 * S)
     assert (row["state"], row["rss_bytes"], row["title"]) == ("ready", None, "")
-
-
-def test_start_up_is_accounted_for() -> None:
-    table = table_of(
-        ProcessStarted("EngineCore_DP0", 4_000_000, 0 + S, S),
-        ProcessPhase("EngineCore_DP0", "imports", 1 * S, 3 * S),
-        ProcessPhase("EngineCore_DP0", "load", 3 * S, 9 * S),
-        ProcessReady("EngineCore_DP0", 4_000_000, 11 * S),
-    )
-    (start,) = start_up(table)
-    assert (start["seconds"], start["accounted"]) == (10.0, 0.8)
-    assert [(phase["phase"], phase["seconds"]) for phase in start["phases"]] == [("imports", 2.0), ("load", 6.0)]
 
 
 def test_what_is_no_ring_is_passed_over(tmp_path: Path) -> None:

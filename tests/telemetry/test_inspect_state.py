@@ -8,11 +8,12 @@ import pytest
 from scripted_run import MODEL, ScriptedRun
 
 from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.flight_recorder import FlightRecorder
 from vllm_obs.telemetry.inspect_context import InspectContext
 from vllm_obs.telemetry.inspect_state import run_view
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.recording import save_recording
-from vllm_obs.telemetry.records import EngineStateChanged, ProcessExited
+from vllm_obs.telemetry.records import ProcessExited, StallBegun, StallEnded
 from vllm_obs.telemetry.replay import open_replay
 from vllm_obs.telemetry.ring_tail import RingTail
 from vllm_obs.telemetry.run_health import Health, deaths_of, health_of
@@ -41,23 +42,24 @@ def health(observer: Observer, now: int) -> Health:
     return health_of(observer, now)
 
 
-def test_work_without_a_step_is_a_stall(run: ScriptedRun, observer: Observer) -> None:
-    run.submit("a")
-    assert health(observer, run.now + 9 * S) == Health("ok", "0 running, 1 waiting.")
-    assert health(observer, run.now + 11 * S) == Health(
-        "stalled", "Engine 0 has 0 running and 1 waiting and has ended no step for 11 s."
-    )
-
-
-def test_a_paused_engine_does_as_it_was_told(run: ScriptedRun, observer: Observer) -> None:
-    run.core.record(EngineStateChanged("paused", run.now))
-    run.submit("a")
-    assert health(observer, run.now + 3600 * S) == Health(
-        "paused", "Paused by order: engine 0 with 0 running and 1 waiting."
-    )
-    run.core.record(EngineStateChanged("awake", run.pass_time(3_600_000)))
-    assert health(observer, run.now + S) == Health("ok", "0 running, 1 waiting.")
-    assert health(observer, run.now + 11 * S).word == "stalled"
+def test_a_stall_of_a_recording_is_told_with_its_end(run: ScriptedRun, tmp_path: Path) -> None:
+    run.serve("done")
+    stall = StallBegun("0", "Worker_TP0", 7, 0, "executing", 3, "T", "It stands still.", run.now, run.now + 10 * S)
+    own = FlightRecorder(tmp_path / "Observer.ring", "Observer", 1 << 16)
+    own.record(stall)
+    own.record(stall._replace(engine="1"))
+    own.record(StallEnded("0", "Worker_TP0", 7, stall.stuck_at, run.now + 12 * S))
+    own.close()
+    save_recording(tmp_path, tmp_path / "saved.rec", 600 * S)
+    view = run_view(replay_of(tmp_path / "saved.rec"))
+    assert view["stalls"] == {
+        "current": [],
+        "states": {},
+        "past": [
+            {**stall._asdict(), "ended_at": run.now + 12 * S},
+            {**stall._replace(engine="1")._asdict(), "ended_at": None},
+        ],
+    }
 
 
 def test_an_api_server_that_ends_is_draining(run: ScriptedRun, observer: Observer, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from scripted_run import ScriptedRun
 
+from vllm_obs.telemetry.economics_view import economics_view
 from vllm_obs.telemetry.observer_service import ObserverService
 from vllm_obs.telemetry.recording import save_recording
 from vllm_obs.telemetry.replay import open_replay
@@ -34,6 +35,14 @@ def replayed(path: Path) -> ObserverService:
 def test_a_whole_file_has_no_caveat(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
     service = replayed(saved)
     assert (service.observer.caveat, service.config.facts["defect"], caplog.records) == ("", "", [])
+
+
+def test_a_recording_can_be_held_to_objectives_and_is_charged(saved: Path) -> None:
+    service = open_replay(saved, "127.0.0.1", 0, "e2e=0.001")
+    service.observer.close()
+    assert (service.views.slo.num_attained, dict(service.views.slo.num_missed)) == (0, {"e2e": 3})
+    check = economics_view(service.views.economics, service.observer.now(), "run")["check"]
+    assert check["step_time"]["ratio"] == check["blocks"]["ratio"] == 1.0
 
 
 @pytest.mark.parametrize("num_cut", [1, 12, 300])

@@ -273,10 +273,14 @@ class Emitter:
 
     def share(self, count: Value) -> tuple[Value, Value]:
         """The calling thread's part of range(count), among all threads of the parallel region."""
-        thread = self.build.sext(self._openmp("omp_get_thread_num"), I64)
+        thread = self.thread()
         threads = self.build.sext(self._openmp("omp_get_num_threads"), I64)
         begin = self.build.sdiv(self.mul(count, thread), threads)
         return begin, self.build.sdiv(self.mul(count, self.add(thread, 1)), threads)
+
+    def thread(self) -> Value:
+        """The calling thread's number in the parallel region."""
+        return self.build.sext(self._openmp("omp_get_thread_num"), I64)
 
     def barrier(self) -> None:
         """Wait for the other threads of the parallel region."""

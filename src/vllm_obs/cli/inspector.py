@@ -32,12 +32,20 @@ class Inspector(NamedTuple):
     def get(self, path: str, **query: Any) -> Any:
         """The JSON at `path`. Raises InspectorError."""
         given = {name: value for name, value in query.items() if value is not None}
+        return self._ask("GET", f"{path}?{urlencode(given)}" if given else path)
+
+    def post(self, path: str, body: Any) -> Any:
+        """The JSON that an order in JSON is answered with. Raises InspectorError."""
+        return self._ask("POST", path, json.dumps(body).encode())
+
+    def _ask(self, method: str, target: str, content: bytes | None = None) -> Any:
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(
             parts.hostname or "", parts.port or 80, timeout=self.timeout_seconds
         )
         try:
-            connection.request("GET", f"{path}?{urlencode(given)}" if given else path)
+            kind = {} if content is None else {"content-type": "application/json"}
+            connection.request(method, target, content, kind)
             reply = connection.getresponse()
             body = reply.read(MAX_REPLY_BYTES)
         except (OSError, http.client.HTTPException) as error:

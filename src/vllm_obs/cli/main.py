@@ -11,9 +11,13 @@ EXIT_CUT_OFF = 1
 
 COMMANDS = {
     "serve": ("vllm_obs.cli.serve", "serve a model over the OpenAI API"),
+    "demo": ("vllm_obs.cli.demo", "all of it alive without a model, under a load of its own"),
     "bench": ("vllm_obs.cli.bench.command", "measure a running server"),
     "top": ("vllm_obs.cli.top", "what a running server does, live in the terminal"),
     "explain": ("vllm_obs.cli.explain", "where the time of one request went"),
+    "startup": ("vllm_obs.cli.startup", "where the time to ready went, and where memory is"),
+    "incident": ("vllm_obs.cli.incident", "what went wrong in the last runs, and what led to it"),
+    "profile": ("vllm_obs.cli.profile", "where a running server's time goes: operators, or stacks"),
     "record": ("vllm_obs.cli.record", "save the last records of a run in a file"),
     "replay": ("vllm_obs.cli.replay", "the inspector over a saved recording"),
     "version": ("vllm_obs.cli.version", "versions of vllm-obs and what it runs on"),

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from vllm_obs.cli.parser import Parser
 from vllm_obs.cli.printing import say
+from vllm_obs.cli.server_flags import slo_words
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import whole_number
 
 EXIT_FAILED = 1
 DEFAULT_PORT = 9000
 
-_USAGE = "vllm-obs replay FILE [--host HOST] [--port PORT]"
+_USAGE = "vllm-obs replay FILE [--host HOST] [--port PORT] [--slo TARGETS]"
 _DESCRIPTION = """\
 Serve the inspector API over a recording made by vllm-obs record.
 
@@ -30,17 +31,17 @@ def main(argv: list[str]) -> int:
     from vllm_obs.telemetry.recording_file import RecordingError
 
     try:
-        asyncio.run(_serve(Path(options["file"]), options["host"], options["port"]))
+        asyncio.run(_serve(Path(options["file"]), options["host"], options["port"], options["slo"] or ""))
     except (RecordingError, ListenError) as error:
         print(f"vllm-obs: {error}", file=sys.stderr)
         return EXIT_FAILED
     return 0
 
 
-async def _serve(path: Path, host: str, port: int) -> None:
+async def _serve(path: Path, host: str, port: int, slo: str) -> None:
     from vllm_obs.telemetry.replay import open_replay
 
-    service = open_replay(path, host, port)
+    service = open_replay(path, host, port, slo)
     try:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -65,5 +66,12 @@ def _parser() -> Parser:
         type=whole_number,
         metavar="PORT",
         help="or a free one if it is taken [9000]",
+    )
+    parser.add_argument(
+        "--slo",
+        default=None,
+        type=slo_words,
+        metavar="TARGETS",
+        help="hold it to these objectives: ttft=0.5,tpot=50ms [none]",
     )
     return parser

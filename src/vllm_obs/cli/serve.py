@@ -46,9 +46,17 @@ def main(argv: list[str]) -> int:
 
     with bound_listener(server) as listener:
         config = args.create_engine_config()
+        _mention_incident()
         from vllm_obs.server.serve import run
 
         return run(config, server, listener, started_at)
+
+
+def _mention_incident() -> None:
+    from vllm_obs.cli.incident_notice import incident_notice
+
+    if notice := incident_notice():
+        print(notice, flush=True)
 
 
 def read_settings(argv: Sequence[str]) -> dict[str, Any]:

@@ -9,11 +9,17 @@ from typing import Any
 from vllm_obs.cli.server_flags_observability import check_observability, metrics_version
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import Flag, json_strings, number, whole_number
+from vllm_obs.server.accounts import split_named
 from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.profile_config import profiler_environment, read_profiler_config
+from vllm_obs.server.tool_calls.registry import tool_parser
 from vllm_obs.server.trace_environment import TraceEnvironment
+from vllm_obs.telemetry.slo_targets import slo_targets, slo_text
 
 MAX_KEY_CHARS = 4096
 MAX_KEYS = 1024
+MIN_STALL_SECONDS = 1.0
+"""Progress is looked for twice a second, and one layer of a long step may take a while."""
 TRACE_MODULES = ("model", "worker", "all")
 
 
@@ -25,18 +31,28 @@ def trace_modules(text: str) -> str:
     return text
 
 
+def slo_words(text: str) -> str:
+    """Objectives, written in seconds."""
+    return slo_text(slo_targets(text))
+
+
 SERVER_FLAGS = (
     Flag("host", "Server", "Address to listen on.", default_text="every interface"),
     Flag("port", "Server", "Port to listen on; 0 takes a free one.", parse=whole_number),
     Flag("uds", "Server", "Unix socket to listen on instead of host and port.", metavar="PATH"),
     Flag("api_key", "Server", "Keys, one of which each request must carry.", "values", metavar="KEY"),
-    Flag("api_key_file", "Server", "File with such keys, one a line.", metavar="FILE"),
+    Flag("api_key_file", "Server", "File with such keys, one a line; NAME<tab>KEY names one's account.",
+         metavar="FILE"),
     Flag("root_path", "Server", "Path under which a proxy publishes the API.", metavar="PATH"),
     Flag("allowed_origins", "Server", "Origins a browser may call from.", parse=json_strings, metavar="JSON"),
     Flag("allow_credentials", "Server", "Let browsers send credentials.", "pair"),
     Flag("enable_prompt_tokens_details", "Server", "Tell in `usage` how many prompt tokens were cached.", "pair"),
     Flag("enable_force_include_usage", "Server", "Send `usage` at the end of every stream.", "pair"),
     Flag("disable_fastapi_docs", "Server", "No /docs, /redoc and /openapi.json.", "pair"),
+    Flag("enable_auto_tool_choice", "Server", "Let the model call tools by itself (tool_choice auto).", "pair"),
+    Flag("tool_call_parser", "Server", "How this model writes tool calls: hermes, llama3_json, mistral, pythonic, "
+         "qwen3_coder, or MODULE:CLASS.", metavar="NAME"),
+    Flag("reasoning_parser", "Server", "How this model writes what it thinks.", choices=("qwen3", "deepseek_r1")),
     Flag("startup_timeout", "Server", "How long the engine may take to become ready.", parse=number,
          metavar="SECONDS"),
     Flag("shutdown_timeout", "Server", "How long running requests may go on after SIGTERM.", parse=number,
@@ -55,6 +71,14 @@ SERVER_FLAGS = (
     Flag("enable_mfu_metrics", "Observability", "Metrics of estimated operations and bytes.", "pair"),
     Flag("show_hidden_metrics_for_version", "Observability", "Show metrics under names that were given up.",
          parse=metrics_version, metavar="VERSION"),
+    Flag("slo", "Observability", "What each request should keep to: ttft=0.5,tpot=50ms,e2e=10 (seconds or ms).",
+         parse=slo_words, metavar="TARGETS", default_text="nothing"),
+    Flag("stall_timeout", "Observability",
+         "An engine that has work and makes no progress for so long is stalled: not ready, and told of.",
+         parse=number, metavar="SECONDS"),
+    Flag("profiler_config", "Observability",
+         'Open /start_profile and /stop_profile: {"profiler": "torch", "torch_profiler_dir": …} as in vLLM.',
+         parse=read_profiler_config, metavar="JSON", default_text="closed, unless VLLM_TORCH_PROFILER_DIR is set"),
     Flag("disable_telemetry", "Observability", "Record nothing and start no Observer.", "switch", is_hidden=True),
     Flag("uvicorn_log_level", "Logging", "Level of the HTTP server's log.",
          choices=("critical", "error", "warning", "info", "debug", "trace")),
@@ -72,21 +96,35 @@ def server_config_from(values: Mapping[str, Any], environ: Mapping[str, str] = o
     """The ServerConfig of the given flags. Keys come from flags, a file, or VLLM_API_KEY as in vLLM."""
     names = {field.name for field in fields(ServerConfig)}
     own = {name: value for name, value in values.items() if name in names}
-    keys = list(values.get("api_key", ()))
+    names_by_key = dict.fromkeys(values.get("api_key", ()), "")
     if "api_key_file" in values:
-        keys += read_keys(values["api_key_file"])
-    if not keys and environ.get("VLLM_API_KEY"):
-        keys = [environ["VLLM_API_KEY"]]
+        for key, name in read_keys(values["api_key_file"]).items():
+            names_by_key[key] = names_by_key.get(key) or name
+    if not names_by_key and environ.get("VLLM_API_KEY"):
+        names_by_key = {environ["VLLM_API_KEY"]: ""}
     modules = ",".join(own.pop("collect_detailed_traces", ())).split(",")
     own["collect_detailed_traces"] = tuple(dict.fromkeys(filter(None, modules)))
-    environment = TraceEnvironment.of(environ)
-    config = ServerConfig(**own, api_keys=tuple(dict.fromkeys(keys)), trace_environment=environment)
+    own |= {"api_keys": tuple(names_by_key), "api_key_names": tuple(names_by_key.values())}
+    if "profiler_config" not in own:
+        own["profiler_config"] = profiler_environment(environ)
+    config = ServerConfig(**own, trace_environment=TraceEnvironment.of(environ))
     _check(config)
     return config
 
 
-def read_keys(path: str) -> list[str]:
-    """The lines of a key file; a file without one is an error, since it would open the server to everybody."""
+def _check_tool_parser(config: ServerConfig) -> None:
+    name = config.tool_call_parser
+    if config.enable_auto_tool_choice and name is None:
+        raise ConfigError("--enable-auto-tool-choice needs --tool-call-parser")
+    if name is not None:
+        try:
+            tool_parser(name)
+        except ValueError as error:
+            raise ConfigError(f"--tool-call-parser: {error}") from None
+
+
+def read_keys(path: str) -> dict[str, str]:
+    """A key file's keys with their names; one without a key is an error: it would open the server to everybody."""
     try:
         with Path(path).open(encoding="utf-8") as file:
             text = file.read(MAX_KEYS * MAX_KEY_CHARS)
@@ -94,7 +132,14 @@ def read_keys(path: str) -> list[str]:
         raise ConfigError(f"--api-key-file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"--api-key-file {path} is not UTF-8 text") from error
-    keys = [line.strip() for line in text.splitlines() if line.strip()]
+    keys: dict[str, str] = {}
+    for number_of_line, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                name, key = split_named(line.strip())
+            except ValueError as error:
+                raise ConfigError(f"--api-key-file {path}, line {number_of_line}: {error}") from None
+            keys.setdefault(key, name)
     if not keys:
         raise ConfigError(f"--api-key-file {path} holds no key")
     return keys
@@ -106,7 +151,12 @@ def _check(config: ServerConfig) -> None:
     for name, seconds in (("startup", config.startup_timeout), ("shutdown", config.shutdown_timeout)):
         if not 0 <= seconds <= 86_400:
             raise ConfigError(f"--{name}-timeout {seconds:g} is not between 0 and 86400 seconds")
+    if not MIN_STALL_SECONDS <= config.stall_timeout <= 86_400:
+        raise ConfigError(
+            f"--stall-timeout {config.stall_timeout:g} is not between {MIN_STALL_SECONDS:g} and 86400 seconds"
+        )
     check_observability(config)
+    _check_tool_parser(config)
     if len(config.api_keys) > MAX_KEYS:
         raise ConfigError(f"{len(config.api_keys)} API keys are given; at most {MAX_KEYS} are allowed")
     for key in config.api_keys:

@@ -28,9 +28,13 @@ LOOK_SECONDS = 3.0
 MAX_LOOKED_AT = 200
 """So many requests are asked for, the newest, to choose from."""
 
+VERDICT_WINDOW = "10s"
+"""Short, so that what begins is told at once."""
+
 _USAGE = "vllm-obs top [--url URL] [--interval SECONDS] [--once] [--json]"
 _DESCRIPTION = """\
-Show what a running server does: requests, who waits and why, KV blocks, the engine's loop, latencies, processes.
+Show what a running server does and why it is slow: requests, who waits and why, KV blocks, the engine's loop,
+latencies, processes.
 
 Keys: q ends, p holds the picture. Without a terminal it prints one look and ends."""
 _KEYS = "q ends, p holds"
@@ -69,6 +73,7 @@ def take_look(inspector: Inspector) -> Look:
         requests=inspector.get("/inspect/requests", state="live", limit=MAX_LOOKED_AT)["requests"],
         quantiles=inspector.get("/inspect/quantiles", window="1m"),
         processes=inspector.get("/inspect/processes")["processes"],
+        verdict=inspector.get("/inspect/verdict", window=VERDICT_WINDOW),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from vllm_obs.cli.top_cells import BOLD, DIM, GREEN, NOTHING, RED, RESET, YELLOW, age, bar, cut, latency, short
 from vllm_obs.cli.top_tables import process_lines, process_table, request_table
+from vllm_obs.cli.top_verdict import verdict_evidence, verdict_lines
 
 MAX_REQUESTS = 15
 """Shown where there is no end of the page."""
@@ -40,6 +41,7 @@ class Look(NamedTuple):
     requests: list[dict[str, Any]]
     quantiles: dict[str, Any]
     processes: list[dict[str, Any]]
+    verdict: dict[str, Any] = {}  # noqa: RUF012 (of a NamedTuple; nobody changes a look)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ def screen(look: Look, frame: Frame) -> list[str]:
 def _whole(look: Look, frame: Frame) -> tuple[list[str], list[str]]:
     """Everything, with room between: what is above the requests, and what is below."""
     above = [
-        *_head(look.state, frame),
+        *_head(look, frame),
+        *verdict_evidence(look.verdict, frame.columns),
         _traces(look.state["telemetry"]),
         "",
         *_engines(look.state, frame.columns),
@@ -92,7 +95,7 @@ def _whole(look: Look, frame: Frame) -> tuple[list[str], list[str]]:
 def _short(look: Look, frame: Frame) -> tuple[list[str], list[str]]:
     """What matters most, in few lines."""
     above = [
-        *_head(look.state, frame),
+        *_head(look, frame),
         *_engines(look.state, frame.columns),
         *_rates(look.state, 1),
         *_latencies(look.quantiles, _NUM_SHORT_QUANTILES),
@@ -104,15 +107,17 @@ def _short(look: Look, frame: Frame) -> tuple[list[str], list[str]]:
 def _least(look: Look, frame: Frame) -> tuple[list[str], list[str]]:
     """For a terminal of few lines."""
     engines = _engines(look.state, frame.columns, is_short=True)
-    above = [*_head(look.state, frame), *engines, *_waiting(look.state)]
+    above = [*_head(look, frame), *engines, *_waiting(look.state)]
     return above, process_lines(look.processes, frame.columns)[:1]
 
 
-def _head(state: dict[str, Any], frame: Frame) -> Iterator[str]:
+def _head(look: Look, frame: Frame) -> Iterator[str]:
+    state = look.state
     # A model that was given as a file is served under its path.
     model = ", ".join(PurePath(name).name if name[:1] in "./" else name for name in state["models"])
     model = short(model or "no model yet", MODEL_WIDTH)
     yield f"{BOLD}vllm-obs{RESET}  {model}  up {age(state['uptime_seconds'])}  {DIM}{frame.url}{RESET}"
+    yield from verdict_lines(look.verdict, frame.columns)
     yield from _health(state, frame)
     if frame.others:
         yield f"{YELLOW}also alive: {', '.join(frame.others)} (--url){RESET}"

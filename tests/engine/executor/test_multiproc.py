@@ -22,6 +22,7 @@ from vllm_obs.engine.executor.factory import make_executor
 from vllm_obs.engine.executor.multiproc import MultiprocExecutor
 from vllm_obs.engine.executor.pending_calls import PendingCalls
 from vllm_obs.engine.plan import ModelRunnerOutput, NewRow, StepPlan
+from vllm_obs.engine.profile_order import ProfileOrder
 from vllm_obs.telemetry.recorder import MemoryRecorder, NullRecorder
 
 pytestmark = pytest.mark.usefixtures("child_modules")
@@ -283,3 +284,22 @@ class TestPendingCalls:
         calls.fail_all("second")
         _, after = calls.register()
         assert [str(future.exception(0)) for future in (before, after)] == ["first", "first"]
+
+
+def test_a_profile_that_no_rank_can_take_fails_no_rank(make: Make, tmp_path: Path) -> None:
+    executor = make(2)
+    order = ProfileOrder("p", "operators", str(tmp_path), 5.0, 10)
+    assert executor.profile(order).result(WAIT_SECONDS) is False
+    assert executor.profile(None, is_look=True).result(WAIT_SECONDS) is False
+    assert executor.profile(None).result(WAIT_SECONDS) is False
+    assert run(executor, plan_for("a")) == FakeExecutor(8).run(plan_for("a"))
+
+
+def test_a_profile_of_stacks_is_taken_by_every_rank(make: Make, tmp_path: Path) -> None:
+    executor = make(2)
+    assert executor.profile(ProfileOrder("p", "samples", str(tmp_path), 0.2, 10)).result(WAIT_SECONDS) is True
+    deadline = time.monotonic() + WAIT_SECONDS
+    while executor.profile(None, is_look=True).result(WAIT_SECONDS) or len(list(tmp_path.glob("Worker*"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert run(executor, plan_for("a")) == FakeExecutor(8).run(plan_for("a"))

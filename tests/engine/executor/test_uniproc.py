@@ -1,10 +1,13 @@
 """The in-process executor: start-up in phases, finished futures, errors kept in them, steps recorded."""
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from fake_decoder import FakeDecoder, fake_config
+from start_phases import outermost
 
 from vllm_obs.engine import faults
 from vllm_obs.engine.errors import ConfigError
@@ -12,9 +15,10 @@ from vllm_obs.engine.executor.interface import KVCapacity
 from vllm_obs.engine.executor.uniproc import UniprocExecutor
 from vllm_obs.engine.messages import SamplingSpec
 from vllm_obs.engine.plan import NewRow, StepPlan
+from vllm_obs.engine.profile_order import ProfileOrder
 from vllm_obs.engine.worker import worker as worker_module
 from vllm_obs.telemetry.recorder import MemoryRecorder
-from vllm_obs.telemetry.records import ProcessPhase, WorkerStep
+from vllm_obs.telemetry.records import MemorySampled, ProcessPhase, ProfileBegun, ProfileEnded, WorkerStep
 
 PHASES = ["import torch", "load weights", "kv cache", "warm-up"]
 
@@ -41,11 +45,21 @@ def test_start_up_sizes_the_cache_and_is_timed(executor: UniprocExecutor, record
     capacity = executor.initialize()
     assert capacity == KVCapacity(50, 32, capacity.available_bytes, "--num-gpu-blocks-override")
     assert [name for name, _ in executor.startup_phases()] == PHASES
-    recorded = [record for record in recorder.records if isinstance(record, ProcessPhase)]
+    recorded = outermost([record for record in recorder.records if isinstance(record, ProcessPhase)])
     assert [record.phase for record in recorded] == PHASES
     assert [seconds for _, seconds in executor.startup_phases()] == [
         (record.ended_at - record.begun_at) / 1e9 for record in recorded
     ]
+
+
+def test_memory_is_recorded_after_the_imports_and_at_the_end(
+    executor: UniprocExecutor, recorder: MemoryRecorder
+) -> None:
+    executor.initialize()
+    imported, placed = (record for record in recorder.records if isinstance(record, MemorySampled))
+    assert (imported.phase, imported.parts, imported.part_bytes[0] > 0) == ("import torch", ["libraries"], True)
+    assert (placed.phase, "activations" in placed.parts, "objects" in placed.parts) == ("warm-up", True, True)
+    assert len(placed.ranges) == len(placed.parts) == len(placed.part_bytes)
 
 
 def test_a_step_answers_in_finished_futures_and_is_recorded(
@@ -108,3 +122,22 @@ def test_shutdown_may_come_twice_or_before_the_start(executor: UniprocExecutor) 
     executor.initialize()
     executor.shutdown()
     executor.shutdown()
+
+
+def test_a_profile_of_the_steps_is_recorded_with_its_files(
+    executor: UniprocExecutor, recorder: MemoryRecorder, tmp_path: Path
+) -> None:
+    executor.initialize()
+    assert executor.profile(ProfileOrder("p", "operators", str(tmp_path), 30.0, 1)).result()
+    executor.execute_model(plan_of(5, "a", 6)).result()
+    executor.sample_tokens(None).result()
+    deadline = time.monotonic() + 30
+    while executor.profile(None, is_look=True).result():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (begun,), (ended,) = recorder.of(ProfileBegun), recorder.of(ProfileEnded)
+    assert isinstance(begun, ProfileBegun)
+    assert isinstance(ended, ProfileEnded)
+    assert (begun.profile, begun.role, begun.rank, begun.max_steps) == ("p", "Worker_TP0", 0, 1)
+    assert (ended.num_steps, ended.error) == (1, "")
+    assert sorted(ended.files) == sorted(path.name for path in tmp_path.iterdir())

@@ -1,0 +1,130 @@
+"""`vllm-obs demo`: the whole stack alive without a model, under a load that changes its regime by itself."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import asdict, replace
+
+from vllm_obs.cli.demo_options import DemoOptions, demo_options
+from vllm_obs.cli.demo_ranks import resume_ranks
+from vllm_obs.cli.listener import bind_port
+from vllm_obs.engine.args import EngineArgs
+from vllm_obs.engine.child import Child, spawn
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.synthetic.regimes import SYNTHETIC_LIMITS
+from vllm_obs.server.config import ServerConfig
+
+LOAD_MODULE = "vllm_obs.cli.demo_load"
+LOAD_TITLE = "DemoLoad"
+PROCESS_TITLE = "vllm-obs::APIServer"
+EXIT_LOAD_FAILED = 70
+DEFAULT_PORT = 8000
+STALL_TIMEOUT_SECONDS = 3.0
+"""Less than the stalls of the regimes last, so that they are noticed."""
+SHUTDOWN_SECONDS = 3.0
+LOAD_STOP_SECONDS = 2.0
+
+_EXIT_CUT_OFF = 1
+"""The server's exit code where requests were cut off; those of a demo are its own."""
+
+
+def main(argv: list[str]) -> int:
+    """Run until told to stop; the exit code of the process."""
+    started_at = time.monotonic_ns()
+    options = demo_options(argv)
+    _set_title()
+    with bind_demo_port(options) as listener:
+        options = replace(options, port=listener.getsockname()[1])
+        config = engine_args(options).create_engine_config()
+        print(greeting(options), flush=True)
+        load = DemoLoad(options)
+        try:
+            from vllm_obs.server.serve import run
+
+            code = run(config, server_config(options), listener, started_at)
+        finally:
+            load.stop()
+    if load.failure:
+        print(f"vllm-obs: the load ended: {load.failure}", file=sys.stderr, flush=True)
+        return EXIT_LOAD_FAILED
+    return 0 if code == _EXIT_CUT_OFF else code
+
+
+def bind_demo_port(options: DemoOptions) -> socket.socket:
+    """The port that was asked for; else the usual one, or any free one where that is taken."""
+    if options.port is not None:
+        return bind_port(options.host, options.port)
+    try:
+        return bind_port(options.host, DEFAULT_PORT)
+    except ConfigError:
+        return bind_port(options.host, 0)
+
+
+def engine_args(options: DemoOptions) -> EngineArgs:
+    """The engine that the regimes are made for, with each rank a process."""
+    limits = SYNTHETIC_LIMITS
+    return EngineArgs(
+        load_format="synthetic",
+        model_loader_extra_config={"num_ranks": options.ranks},
+        distributed_executor_backend="mp",
+        num_gpu_blocks_override=limits.num_blocks,
+        block_size=limits.block_size,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_model_len=limits.max_model_len,
+    )
+
+
+def server_config(options: DemoOptions) -> ServerConfig:
+    """The HTTP side: no line for each request, and a stall is noticed while it lasts."""
+    assert options.port is not None
+    return ServerConfig(
+        host=options.host,
+        port=options.port,
+        inspect_port=options.inspect_port,
+        stall_timeout=STALL_TIMEOUT_SECONDS,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        uvicorn_log_level="warning",
+        disable_uvicorn_access_log=True,
+    )
+
+
+def greeting(options: DemoOptions) -> str:
+    """What is said first."""
+    names = ", ".join(options.regimes)
+    return (
+        f"A demo without a model: API server, Observer, engine, and {options.ranks} rank(s) that only take their "
+        f"time.\nEach for {options.period:g} s: {names}. Ctrl-C ends it."
+    )
+
+
+class DemoLoad:
+    """The process that sends the requests. It ends with this one, however this one ends.
+
+    If it ends by itself, ranks that it left stopped go on and the demo ends; `failure` then says why.
+    """
+
+    def __init__(self, options: DemoOptions) -> None:
+        self.failure = ""
+        self._is_stopping = False
+        self._child: Child = spawn(LOAD_MODULE, LOAD_TITLE, asdict(options))
+        self._child.on_exit(self._ended)
+
+    def stop(self) -> None:
+        """End it within seconds; idempotent."""
+        self._is_stopping = True
+        self._child.stop(LOAD_STOP_SECONDS)
+
+    def _ended(self, cause: str) -> None:
+        resume_ranks(os.getpid())
+        if not self._is_stopping:
+            self.failure = cause
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _set_title() -> None:
+    from setproctitle import setproctitle
+
+    setproctitle(PROCESS_TITLE)

@@ -1,0 +1,53 @@
+"""One line at a start about how the last run went wrong, said once; loads next to nothing."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from vllm_obs.cli.live_run import is_alive, runs_newest_first
+from vllm_obs.telemetry.incident_shelf import IncidentShelf
+from vllm_obs.telemetry.ring import RingError
+from vllm_obs.telemetry.ring_reader import RingReader
+
+MARKER = "incident.mentioned"
+ROOT_RINGS = "APIServer_*.ring"
+
+
+def incident_notice() -> str | None:
+    """What to say of the newest run that is dead, if it left an incident that was not mentioned before.
+
+    Nothing that is wrong with what it left keeps anybody from starting.
+    """
+    with contextlib.suppress(Exception):
+        run = next((run for run in runs_newest_first() if not is_alive(run) and any(run.glob("*.ring"))), None)
+        words = _words(run) if run is not None and not (run / MARKER).exists() else ""
+        if run is not None and words:
+            _mark(run)
+            return words
+    return None
+
+
+def _words(run: Path) -> str:
+    """Empty where it ended in order, as far as can be seen at a glance."""
+    shelf = IncidentShelf(run)
+    for name in reversed(shelf.names()):
+        document = shelf.read(name)
+        if document is not None:
+            return f"The last run left an incident: {document['says']} See: vllm-obs incident show {name}"
+    if not _has_closed(run):
+        return "The last run did not end in order, and nobody was left to say why. See: vllm-obs incident show"
+    return ""
+
+
+def _has_closed(run: Path) -> bool:
+    """Whether its API servers closed their rings, so far as those can be read."""
+    for path in run.glob(ROOT_RINGS):
+        with contextlib.suppress(RingError, OSError), RingReader(path) as reader:
+            if not reader.header().closed_at:
+                return False
+    return True
+
+
+def _mark(run: Path) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    os.close(os.open(run / MARKER, flags, 0o600))

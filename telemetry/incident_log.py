@@ -1,0 +1,40 @@
+"""IncidentLog: the incidents of a run as the Observer recorded them, and their counter."""
+
+from collections import deque
+
+from vllm_obs.telemetry.death_cause import CAUSES
+from vllm_obs.telemetry.metric_store import MetricStore
+from vllm_obs.telemetry.records import IncidentFiled, ProcessStarted, Record
+from vllm_obs.telemetry.view import BaseView, Source
+
+MAX_INCIDENTS = 64
+METRIC = "vllm_obs_incidents_total"
+
+
+class IncidentLog(BaseView):
+    """The last MAX_INCIDENTS, oldest first: of a live run since this Observer began, of a recording all."""
+
+    def __init__(self, store: MetricStore) -> None:
+        self._store = store
+        self._filed: deque[IncidentFiled] = deque(maxlen=MAX_INCIDENTS)
+
+    @property
+    def last(self) -> IncidentFiled | None:
+        """The newest."""
+        return self._filed[-1] if self._filed else None
+
+    def all(self) -> list[IncidentFiled]:
+        """Oldest first."""
+        return list(self._filed)
+
+    def record(self, source: Source, record: Record) -> None:
+        """Count what an Observer has filed."""
+        kind = type(record)
+        if kind is IncidentFiled:
+            assert isinstance(record, IncidentFiled)
+            self._filed.append(record)
+            self._store.value(METRIC, record.cause if record.cause in CAUSES else "other").add()
+        elif kind is ProcessStarted:
+            # Each cause is shown from the start on: a counter that appears with its first count has no rate.
+            for cause in CAUSES:
+                self._store.value(METRIC, cause)

@@ -1,0 +1,50 @@
+"""What each process of a run was doing when an incident happened, by its ring's header and what was seen of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm_obs.telemetry.death_watch import SeenRing
+from vllm_obs.telemetry.incident_culprit import rank_of
+from vllm_obs.telemetry.incident_finding import Finding
+from vllm_obs.telemetry.memory_limits import MemoryLimits
+from vllm_obs.telemetry.process_table import ProcessTable
+from vllm_obs.telemetry.ring_header import RingHeader
+
+Row = dict[str, Any]
+
+
+def process_rows(
+    table: ProcessTable,
+    finding: Finding,
+    rings: list[SeenRing],
+    memory_of: Callable[[int], MemoryLimits | None] = lambda pid: None,
+) -> list[Row]:
+    """A row for each ring, in the order in which they were made."""
+    ends = {end.key: end for end in finding.ends}
+    rows: list[Row] = []
+    for header, is_alive in sorted(rings, key=lambda ring: ring.header.started_at):
+        end, known = ends.get((header.role, header.pid)), table.get(header.role, header.pid)
+        exit_code = end.exit_code if end is not None else known.exit_code if known is not None else None
+        memory = (end.memory if end is not None else None) or memory_of(header.pid)
+        state = "alive" if is_alive else "ended" if header.closed_at else "died"
+        rows.append(
+            _header_row(header, finding.happened_at)
+            | {"state": state, "exit_code": exit_code, "memory": memory._asdict() if memory is not None else None}
+        )
+    return rows
+
+
+def _header_row(header: RingHeader, at: int) -> Row:
+    return {
+        "role": header.role,
+        "pid": header.pid,
+        "rank": rank_of(header.role),
+        "started_at": header.started_at,
+        "closed_at": header.closed_at or None,
+        "activity": header.activity.label,
+        "activity_at": header.activity_at,
+        "activity_ns": max(0, at - header.activity_at),
+        "step": header.step,
+        "progress": header.progress,
+        "heartbeat_at": header.heartbeat_at,
+    }

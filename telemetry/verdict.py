@@ -1,0 +1,220 @@
+"""Verdict: why a run is as slow as it is, in one sentence with its evidence, over the last seconds or minutes."""
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from vllm_obs.telemetry.binding_limit import BEFORE_BLOCKS
+from vllm_obs.telemetry.engine_state import EngineState
+from vllm_obs.telemetry.floor import work_of
+from vllm_obs.telemetry.floor_ratios import FloorRatios
+from vllm_obs.telemetry.ledger import SequenceLedger
+from vllm_obs.telemetry.metric_store import MetricStore
+from vllm_obs.telemetry.quantiles import MAX_ENGINES
+from vllm_obs.telemetry.rate_windows import NS, WINDOWS, end_of_second
+from vllm_obs.telemetry.records import (
+    EngineDescribed,
+    EngineStateChanged,
+    LoopSampled,
+    OutputsTaken,
+    Record,
+    RequestReleased,
+    StallBegun,
+    StallEnded,
+    StepPlanned,
+)
+from vllm_obs.telemetry.run_snapshot import AWAKE
+from vllm_obs.telemetry.run_state import RunState
+from vllm_obs.telemetry.step_history import StepFacts
+from vllm_obs.telemetry.verdict_findings import findings_of, joined
+from vllm_obs.telemetry.verdict_metrics import count_limit, show_findings
+from vllm_obs.telemetry.verdict_names import METRIC_WINDOW
+from vllm_obs.telemetry.verdict_seconds import Seconds
+from vllm_obs.telemetry.verdict_tally import STALL_FACTOR, StepTally
+from vllm_obs.telemetry.verdict_window import Finding, WindowFacts
+from vllm_obs.telemetry.verdict_words import verdict_document
+from vllm_obs.telemetry.view import BaseView, Source
+
+MAX_LOSSES = 64
+MAX_STANDING = 64
+OPEN_STALL_NS = 1_000_000_000
+FIRST_ENGINE = "0"
+
+
+class Loss(NamedTuple):
+    """So many records of a process were lost at about this moment (monotonic ns)."""
+
+    role: str
+    num: int
+    lost_at: int
+
+
+@dataclass
+class EngineVerdict:
+    """What is counted of one engine."""
+
+    tally: StepTally
+    seconds: Seconds = field(default_factory=Seconds)
+    paused_since: int = 0
+
+
+class Verdict(BaseView):
+    """A view that counts by the second what findings rest on. `floors` must be told of a step before this is.
+
+    Windows are of whole seconds, in the records' own time; an Observer that was started again begins new ones.
+    """
+
+    def __init__(
+        self, state: RunState, floors: FloorRatios, is_live: bool = True, store: MetricStore | None = None
+    ) -> None:
+        self._state = state
+        self._floors = floors
+        self._is_live = is_live
+        self._store = store
+        self._engines: dict[str, EngineVerdict] = {}
+        self._losses: deque[Loss] = deque(maxlen=MAX_LOSSES)
+        self._standing: dict[tuple[str, int], StallBegun] = {}
+        self._first_at = 0
+        self._newest_at = 0
+
+    def record(self, source: Source, record: Record) -> None:
+        """Count what is not a step."""
+        if isinstance(record, StepPlanned):
+            self._note_head(source.engine or FIRST_ENGINE)
+        elif isinstance(record, OutputsTaken):
+            self._outputs_taken(record)
+        elif isinstance(record, RequestReleased):
+            self._engine(source.engine).tally.released(record.request_id)
+        elif isinstance(record, EngineDescribed):
+            self._engine(source.engine).tally.described = record
+            self._see(record.described_at)
+        elif isinstance(record, EngineStateChanged):
+            self._change_state(self._engine(source.engine), record)
+        elif isinstance(record, LoopSampled):
+            self._loop_sampled(record)
+        elif isinstance(record, StallBegun):
+            self._standing[record.role, record.pid] = record
+            if len(self._standing) > MAX_STANDING:
+                del self._standing[next(iter(self._standing))]
+        elif isinstance(record, StallEnded):
+            self._standing.pop((record.role, record.pid), None)
+
+    def step_closed(self, step: StepFacts) -> None:
+        """Count a step that ran something."""
+        if not step.is_over or not step.planned.request_ids:
+            return
+        self._note_head(step.engine)
+        engine = self._engine(step.engine)
+        described = engine.tally.described
+        expected_ns = None
+        if described is not None:
+            expected_ns = self._floors.expected_ns(step.engine, work_of(step.planned, described))
+        begun_at = engine.tally.begun_at(step)
+        sums = engine.tally.add(step, expected_ns)
+        engine.seconds.spread(begun_at, step.over_at, sums)
+        if self._store is not None and described is not None:
+            count_limit(self._store, described, step.limit, sums["ns"] / NS)
+        self._see(step.planned.schedule_begun_at)
+        self._see(step.over_at)
+
+    def lost(self, source: Source, num: int) -> None:
+        """What is missing cannot be judged."""
+        if num:
+            self._losses.append(Loss(source.role, num, self._newest_at))
+
+    def findings(self, window: str, now: int) -> list[Finding]:
+        """What holds over a window that ends now, joined over the engines. KeyError for a name that is none."""
+        facts = self.facts(window, now)
+        return joined([finding for each in facts for finding in findings_of(each)])
+
+    def show(self, now: int) -> None:
+        """Set the gauges to what holds now."""
+        if self._store is not None:
+            show_findings(self._store, {finding.name for finding in self.findings(METRIC_WINDOW, now)})
+
+    def document(self, window: str, now: int, is_past: bool = False) -> dict[str, Any]:
+        """The whole verdict in plain values. KeyError for a window that is not in WINDOWS.
+
+        Of a window that `is_past` what stands still or waits at this moment is no part.
+        """
+        facts = self.facts(window, now)
+        if is_past:
+            facts = [replace(each, standing=(), open_seconds=0.0, num_waiting=0, num_running=0) for each in facts]
+        found = joined([finding for each in facts for finding in findings_of(each)])
+        losses = [loss for loss in self._losses if now >= loss.lost_at > now - WINDOWS[window] * NS]
+        return verdict_document(window, facts, found, losses)
+
+    def facts(self, window: str, now: int) -> list[WindowFacts]:
+        """The figures of every engine over a window that ends now (monotonic ns)."""
+        until = (now if self._is_live else end_of_second(now)) // NS * NS
+        since = until - WINDOWS[window] * NS
+        seconds = max(0, until - max(since, self._first_at)) / NS if self._first_at else 0.0
+        return [self._facts_of(label, (since, until), seconds, now) for label in sorted(self._engines)]
+
+    def _facts_of(self, label: str, span: tuple[int, int], seconds: float, now: int) -> WindowFacts:
+        engine, (since, until) = self._engines[label], span
+        sums = engine.seconds.total(since, until)
+        if engine.paused_since:
+            sums["paused_ns"] += max(0, until - max(since, engine.paused_since))
+        live = self._state.engines.get(label)
+        return WindowFacts(
+            engine=label,
+            described=engine.tally.described,
+            seconds=seconds,
+            sums=sums,
+            ratios=self._floors.sketch(since - 1, label),
+            stalls=tuple(stall for stall in engine.tally.stalls if stall.ended_at > since),
+            standing=tuple(stall for stall in self._standing.values() if stall.engine == label),
+            open_seconds=self._open_seconds(live, now) if live is not None else 0.0,
+            num_waiting=live.num_waiting if live is not None else 0,
+            num_running=live.num_running if live is not None else 0,
+        )
+
+    def _open_seconds(self, engine: EngineState, now: int) -> float:
+        """How long the step in progress has gone beyond what it needs at best, where that is far too long."""
+        if not engine.open_steps or engine.described is None:
+            return 0.0
+        step = next(iter(engine.open_steps.values()))
+        expected_ns = self._floors.expected_ns(engine.label, work_of(step.planned, engine.described))
+        open_ns = now - step.planned.schedule_ended_at
+        if step.is_over or expected_ns is None or open_ns < max(OPEN_STALL_NS, STALL_FACTOR * expected_ns):
+            return 0.0
+        return (open_ns - expected_ns) / NS
+
+    def _note_head(self, label: str) -> None:
+        """Look who waits first after the last plan: before the next one, or when a step is over."""
+        live = self._state.engines.get(label)
+        if live is not None and live.last_planned is not None and live.last_planned.head_reason in BEFORE_BLOCKS:
+            self._engine(label).tally.note_head(live.last_planned, live.builder.roster.line.head)
+
+    def _outputs_taken(self, record: OutputsTaken) -> None:
+        sums = {"outputs": 1, "outputs_ns": max(0, record.processed_at - record.sent_at)}
+        self._engine(str(record.engine_index)).seconds.add(record.taken_at, sums)
+
+    def _loop_sampled(self, record: LoopSampled) -> None:
+        sums = {"loop_samples": 1, "loop_lag_seconds": record.max_lag_seconds}
+        for engine in self._engines.values():
+            engine.seconds.add(record.sampled_at, sums)
+
+    def _change_state(self, engine: EngineVerdict, record: EngineStateChanged) -> None:
+        if engine.paused_since:
+            length = record.changed_at - engine.paused_since
+            engine.seconds.spread(engine.paused_since, record.changed_at, {"paused_ns": max(0, length)})
+        engine.paused_since = 0 if record.state == AWAKE else record.changed_at
+        self._see(record.changed_at)
+
+    def _see(self, moment: int) -> None:
+        self._first_at = min(self._first_at or moment, moment)
+        self._newest_at = max(self._newest_at, moment)
+
+    def _engine(self, label: str) -> EngineVerdict:
+        label = label or FIRST_ENGINE
+        found = self._engines.get(label)
+        if found is not None:
+            return found
+        if len(self._engines) >= MAX_ENGINES:
+            return next(iter(self._engines.values()))
+        return self._engines.setdefault(label, EngineVerdict(StepTally(self._find)))
+
+    def _find(self, request_id: str) -> SequenceLedger | None:
+        return self._state.sequences.get(request_id) or self._state.ended.get(request_id)

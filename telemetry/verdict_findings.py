@@ -1,0 +1,45 @@
+"""Which findings hold for a window of one engine, and those of several engines as one list."""
+
+from collections.abc import Callable
+
+from vllm_obs.telemetry.verdict_load import kv_pressure, long_prefill, max_num_seqs, preemption_storm, token_budget
+from vllm_obs.telemetry.verdict_names import FINDINGS
+from vllm_obs.telemetry.verdict_stalls import slow_frontend, stalled_rank, worker_slow
+from vllm_obs.telemetry.verdict_waits import paused, waits
+from vllm_obs.telemetry.verdict_window import Finding, WindowFacts
+
+_RULES: tuple[Callable[[WindowFacts], Finding | None], ...] = (
+    stalled_rank,
+    paused,
+    preemption_storm,
+    kv_pressure,
+    max_num_seqs,
+    token_budget,
+    long_prefill,
+    slow_frontend,
+    worker_slow,
+)
+
+
+def findings_of(facts: WindowFacts) -> list[Finding]:
+    """What holds for one engine's window, in the order of FINDINGS; each names the engine."""
+    found = [finding for rule in _RULES if (finding := rule(facts)) is not None] + waits(facts)
+    return sorted_findings([finding._replace(engines=(facts.engine,)) for finding in found])
+
+
+def joined(findings: list[Finding]) -> list[Finding]:
+    """Those of several engines as one list: of each name the one with the greatest share, with all its engines."""
+    by_name: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_name.setdefault(finding.name, []).append(finding)
+    joined_ones: list[Finding] = []
+    for same in by_name.values():
+        worst = max(same, key=lambda finding: finding.share)
+        engines = tuple(sorted(engine for finding in same for engine in finding.engines))
+        joined_ones.append(worst._replace(engines=engines))
+    return sorted_findings(joined_ones)
+
+
+def sorted_findings(findings: list[Finding]) -> list[Finding]:
+    """The weightiest first."""
+    return sorted(findings, key=lambda finding: FINDINGS.index(finding.name))

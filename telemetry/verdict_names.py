@@ -1,0 +1,25 @@
+"""The closed set of what a verdict can name, the weightiest first, and its words where it names nothing."""
+
+from typing import Final
+
+FINDINGS: Final[tuple[str, ...]] = (
+    "stalled_rank",
+    "paused",
+    "preemption_storm",
+    "kv_pressure",
+    "max_num_seqs",
+    "token_budget",
+    "long_prefill",
+    "grammar_wait",
+    "remote_kv_wait",
+    "lora_slots",
+    "priority",
+    "slow_frontend",
+    "worker_slow",
+)
+
+IDLE: Final = "idle"
+WELL: Final = "well"
+CANNOT_TELL: Final = "cannot_tell"
+METRIC_WINDOW: Final = "1m"
+"""The window that the gauge `vllm_obs_verdict` is about."""

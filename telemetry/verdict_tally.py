@@ -1,0 +1,225 @@
+"""StepTally: what a verdict counts of one engine's steps, as sums by name, and the steps that stood out."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from vllm_obs.telemetry.binding_limit import PREEMPTION, binding_limit
+from vllm_obs.telemetry.floor import worker_ns
+from vllm_obs.telemetry.ledger import SequenceLedger
+from vllm_obs.telemetry.records import EngineDescribed, StepPlanned, WorkerStep
+from vllm_obs.telemetry.step_history import StepFacts
+
+STALL_FACTOR = 5.0
+"""A step that takes so many times what its like took, and STALL_NS longer, stood still."""
+STALL_NS = 150_000_000
+LAG_NS = 150_000_000
+"""A rank that ends its part of a step so long after the others, and LAG_FACTOR times as late, held them up."""
+LAG_FACTOR = 3.0
+LONG_PROMPT_BUDGETS = 6.0
+"""A prompt of so many token budgets is a very long one: no step can take it in whole."""
+MAX_STALLS = 256
+MAX_PREEMPTED = 65_536
+MAX_NOTES = 1024
+LIMIT, LAG, STALL = "limit/", "lag/", "stall/"
+"""Sums by limit (ns) and by rank (ns) have names that begin so."""
+
+FindSequence = Callable[[str], SequenceLedger | None]
+
+_PARTS: tuple[Callable[[WorkerStep], int], ...] = (
+    lambda worker: worker.forwarded_at,
+    lambda worker: worker.prepared_at,
+    lambda worker: worker.received_at,
+    lambda worker: worker.sampled_at,
+)
+
+
+class StalledStep(NamedTuple):
+    """A step that took far longer than its like. `rank` is the one that ended last; -1 where no rank told."""
+
+    engine: str
+    step: int
+    rank: int
+    begun_at: int
+    ended_at: int
+    lost_ns: int
+    expected_ns: int
+
+
+class RankLag(NamedTuple):
+    """The rank that came last (-1: no rank told), and how long after the one before it."""
+
+    rank: int
+    num_ns: int
+
+
+class _Rows(NamedTuple):
+    """A plan's tokens by what they are for."""
+
+    num_decodes: int
+    num_prompt_tokens: int
+    num_long_tokens: int
+    num_recomputed_tokens: int
+
+
+@dataclass
+class StepTally:
+    """Of one engine. `find` gives a sequence's ledger; `stalls` are the newest steps that stood still."""
+
+    find: FindSequence
+    described: EngineDescribed | None = None
+    stalls: deque[StalledStep] = field(default_factory=lambda: deque(maxlen=MAX_STALLS))
+    _preempted: dict[str, None] = field(default_factory=dict)
+    _too_large: dict[int, None] = field(default_factory=dict)
+    _over_at: int = 0
+
+    @property
+    def budget(self) -> int:
+        """Tokens a step may compute, 0 where that is not known."""
+        return self.described.max_num_batched_tokens if self.described is not None else 0
+
+    def released(self, request_id: str) -> None:
+        """A sequence left, perhaps while it waited to run again."""
+        self._preempted.pop(request_id, None)
+
+    def begun_at(self, step: StepFacts) -> int:
+        """When a step began, or the one before it was over: of steps in flight together each has its own time."""
+        return max(step.planned.schedule_begun_at, self._over_at)
+
+    def note_head(self, planned: StepPlanned, head: SequenceLedger | None) -> None:
+        """Who was the queue's head after a plan, to be told before `add`."""
+        if head is None or self.described is None:
+            return
+        num_needed = -(-(head.submitted.num_prompt_tokens + head.num_output_tokens) // self.described.block_size)
+        if head.num_preemptions:
+            num_needed += planned.num_running
+        if num_needed > planned.num_free_blocks + planned.num_cached_blocks:
+            self._too_large[planned.step] = None
+            if len(self._too_large) > MAX_NOTES:
+                del self._too_large[next(iter(self._too_large))]
+
+    def add(self, step: StepFacts, expected_ns: int | None) -> dict[str, float]:
+        """The sums of a step that is over and had rows; `expected_ns` is what its workers need at best."""
+        planned = step.planned
+        num_preempted_waiting = self._follow_preempted(planned)
+        begun_at = self.begun_at(step)
+        num_ns = max(0, step.over_at - begun_at)
+        self._over_at = max(self._over_at, step.over_at)
+        lost_ns = min(num_ns, self._lost_ns(step, expected_ns))
+        used_ns = num_ns - lost_ns
+        head_fits = step.step not in self._too_large
+        self._too_large.pop(step.step, None)
+        step.limit = binding_limit(planned, self.budget, head_fits)
+        sums: dict[str, float] = {
+            "steps": 1,
+            "ns": num_ns,
+            "used_ns": used_ns,
+            "stalled_ns": lost_ns,
+            f"{LIMIT}{step.limit}": used_ns,
+            "waiting_ns": planned.num_waiting * used_ns,
+            "running_ns": planned.num_running * used_ns,
+            "active_ns": planned.num_active_blocks * used_ns,
+            "preempted": len(planned.preempted_ids),
+        }
+        self._add_waits(sums, step, num_preempted_waiting)
+        self._add_rows(sums, step)
+        if lost_ns:
+            sums[f"{STALL}{self.stalls[-1].rank}"] = lost_ns
+        if len(step.workers) > 1:
+            lag = rank_lag(step.workers)
+            sums["ranks_ns"], sums[f"{LAG}{lag.rank}"] = worker_ns(step.workers), lag.num_ns
+        return sums
+
+    @staticmethod
+    def _add_waits(sums: dict[str, float], step: StepFacts, num_preempted_waiting: int) -> None:
+        used_ns = sums["used_ns"]
+        if num_preempted_waiting:
+            sums["preempted_wait_ns"] = used_ns
+            sums["preempted_waiting_ns"] = num_preempted_waiting * used_ns
+        elif step.limit == "kv_blocks":
+            sums["fresh_kv_ns"] = used_ns
+        if step.limit in ("kv_blocks", PREEMPTION):
+            sums["kv_ns"] = used_ns
+        if step.planned.head_reason == "max_num_seqs":
+            sums["seqs_ns"] = used_ns
+
+    def _add_rows(self, sums: dict[str, float], step: StepFacts) -> None:
+        planned, used_ns = step.planned, sums["used_ns"]
+        rows = self._rows_of(planned)
+        num_tokens = sum(planned.num_scheduled_tokens)
+        sums |= {
+            "tokens": num_tokens,
+            "prompt_tokens": rows.num_prompt_tokens,
+            "long_tokens": rows.num_long_tokens,
+            "recomputed_tokens": rows.num_recomputed_tokens,
+        }
+        is_long = 2 * rows.num_long_tokens > num_tokens
+        if step.limit == "token_budget" and (planned.num_waiting or planned.left_out_ids):
+            # A full step's time belongs to very long prompts and to the others by their tokens.
+            sums["budget_ns"] = used_ns * (1 - rows.num_long_tokens / num_tokens)
+        if is_long:
+            sums["long_steps"], sums["long_step_ns"] = 1, used_ns
+            if rows.num_decodes or planned.num_waiting:
+                sums["long_ns"], sums["delayed_tokens"] = used_ns, rows.num_decodes
+        elif rows.num_decodes == len(planned.request_ids):
+            sums["decode_steps"], sums["decode_ns"] = 1, used_ns
+
+    def _rows_of(self, planned: StepPlanned) -> _Rows:
+        num_decodes = num_prompt = num_long = num_recomputed = 0
+        for request_id, num_tokens in zip(planned.request_ids, planned.num_scheduled_tokens, strict=True):
+            if num_tokens == 1:
+                num_decodes += 1
+                continue
+            ledger = self.find(request_id)
+            if ledger is not None and ledger.num_preemptions:
+                num_recomputed += num_tokens
+            elif ledger is not None and self._is_long(ledger.submitted.num_prompt_tokens):
+                num_long += num_tokens
+            else:
+                num_prompt += num_tokens
+        return _Rows(num_decodes, num_prompt, num_long, num_recomputed)
+
+    def _is_long(self, num_prompt_tokens: int) -> bool:
+        return 0 < LONG_PROMPT_BUDGETS * self.budget <= num_prompt_tokens
+
+    def _follow_preempted(self, planned: StepPlanned) -> int:
+        """How many sequences wait to run again after a plan."""
+        if not planned.num_waiting:
+            self._preempted.clear()
+            return 0
+        for request_id in planned.resumed_ids:
+            self._preempted.pop(request_id, None)
+        self._preempted |= dict.fromkeys(planned.preempted_ids)
+        while len(self._preempted) > min(planned.num_waiting, MAX_PREEMPTED):
+            del self._preempted[next(iter(self._preempted))]
+        return len(self._preempted)
+
+    def _lost_ns(self, step: StepFacts, expected_ns: int | None) -> int:
+        """How long a step stood still, and a note of it."""
+        taken_ns, lag = worker_ns(step.workers), rank_lag(step.workers)
+        if lag.num_ns > max(LAG_NS, (LAG_FACTOR - 1) * (taken_ns - lag.num_ns)):
+            expected_ns = min(taken_ns - lag.num_ns, expected_ns or taken_ns)
+        elif expected_ns is None or taken_ns - expected_ns < max(STALL_NS, (STALL_FACTOR - 1) * expected_ns):
+            return 0
+        lost_ns = taken_ns - expected_ns
+        begun_at = step.planned.schedule_begun_at
+        stall = StalledStep(step.engine, step.step, lag.rank, begun_at, step.over_at, lost_ns, expected_ns)
+        self.stalls.append(stall)
+        return lost_ns
+
+
+def rank_lag(workers: Sequence[WorkerStep]) -> RankLag:
+    """Which rank of a step came last to where they all come, and how long after the others.
+
+    It is the part (taking, preparing, forward, sampling) in which the ranks were furthest apart: where ranks wait
+    for one another, all are late in what follows.
+    """
+    if len(workers) < 2:
+        return RankLag(workers[0].rank if workers else -1, 0)
+    return max((_lag_in(workers, part) for part in _PARTS), key=lambda lag: lag.num_ns)
+
+
+def _lag_in(workers: Sequence[WorkerStep], part: Callable[[WorkerStep], int]) -> RankLag:
+    ordered = sorted(workers, key=part)
+    return RankLag(ordered[-1].rank, part(ordered[-1]) - part(ordered[-2]))

@@ -1,0 +1,221 @@
+"""Watchdog: sees within a round that an engine or API server stands still, and names the process at fault."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.process_reader import ProcessReader
+from vllm_obs.telemetry.records import Record, StallBegun, StallEnded
+from vllm_obs.telemetry.stack_archive import StackArchive
+from vllm_obs.telemetry.stacks import take_stacks
+from vllm_obs.telemetry.watchdog_culprit import Culprit, culprit_of, says, server_culprit, work_in_words
+from vllm_obs.telemetry.watchdog_headers import API_SERVER, RunHeaders, engines_of
+from vllm_obs.telemetry.watchdog_log import StallLog
+from vllm_obs.telemetry.watchdog_rule import EngineLook, ProcessLook, State, Track, Work, judge, judge_server
+
+BUSY_SECONDS = 0.25
+IDLE_SECONDS = 0.5
+"""Between two rounds while something is under way, and while nothing is."""
+UNDER_WAY: tuple[State, ...] = ("alive", "long_step", "stalled")
+AT_REST = (Activity.WAITING, Activity.PAUSED)
+SUBMITTED = "submitted"
+NS = 1e9
+
+OnStall = Callable[[StallBegun, Mapping[str, str]], None]
+"""Is told of a stall, with every process's stacks by its title."""
+
+_logger = logging.getLogger(__name__)
+
+
+class _Found(NamedTuple):
+    """What a round says of one engine, or of one API server (whose engine is empty)."""
+
+    engine: str
+    key: str
+    track: Track
+    says: Callable[[], tuple[str, Culprit]]
+    """Asks the kernel, so it is called for those that stand still only."""
+
+
+class WatchdogSettings(NamedTuple):
+    """Which run, and after how many seconds without progress an engine that has work is stalled."""
+
+    run_dir: Path
+    stall_seconds: float
+
+
+@dataclass
+class WatchdogPorts:
+    """What the watchdog uses of the world: the run's headers, the kernel, and who takes stacks."""
+
+    headers: RunHeaders
+    processes: ProcessReader = field(default_factory=ProcessReader)
+    take_stacks: Callable[[Path], dict[str, str]] = take_stacks
+
+
+class Watchdog:
+    """Judges all engines and API servers of a live run each round. Used from the Observer's event loop.
+
+    `record` is where StallBegun and StallEnded go. A stall is told of once: in the log, to the callbacks, and in
+    RUN_DIR/stalls.
+    """
+
+    def __init__(
+        self,
+        observer: Observer,
+        settings: WatchdogSettings,
+        log: StallLog,
+        record: Callable[[Record], None],
+        ports: WatchdogPorts | None = None,
+    ) -> None:
+        self._observer = observer
+        self._run_dir = settings.run_dir
+        self._limit_ns = int(settings.stall_seconds * NS)
+        self._log = log
+        self._record = record
+        self._ports = ports or WatchdogPorts(RunHeaders(self._run_dir))
+        self._archive = StackArchive(self._run_dir)
+        self._tracks: dict[str, Track] = {}
+        self._stalls: dict[str, StallBegun] = {}
+        self._callbacks: list[OnStall] = []
+        self._telling: set[asyncio.Task[None]] = set()
+        self._is_busy = False
+
+    def on_stall(self, callback: OnStall) -> None:
+        """Call `callback(stall, stacks)` on the event loop for each stall, once its stacks are taken."""
+        self._callbacks.append(callback)
+
+    def current(self) -> list[StallBegun]:
+        """The stalls that last, oldest first."""
+        return sorted(self._stalls.values(), key=lambda stall: stall.stuck_at)
+
+    def states(self) -> dict[str, State]:
+        """How each engine (by its label) and API server (by its title) was in the last round."""
+        return {key: track.state for key, track in self._tracks.items()}
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            await asyncio.sleep(BUSY_SECONDS if self._is_busy else IDLE_SECONDS)
+            try:
+                self.look(time.monotonic_ns(), self._observer.drain_slice())
+            except Exception:  # telemetry may fail, and the next round may succeed
+                _logger.exception("a round of the watchdog failed")
+
+    def look(self, now: int, is_drained: bool = True) -> None:
+        """One round at `now` (monotonic ns). Without a drained Observer only the headers tell who has work."""
+        found = self._judge(now, is_drained)
+        for one in found:
+            if one.track.state == "stalled" and one.key not in self._stalls:
+                self._begin(one, now)
+        stalled = {one.key for one in found if one.track.state == "stalled"}
+        for key in self._stalls.keys() - stalled:
+            self._end(key, now)
+        self._tracks = {one.key: one.track for one in found}
+        self._is_busy = any(one.engine and one.track.state in UNDER_WAY for one in found)
+
+    async def close(self) -> None:
+        """Let go of the rings; stacks that are being taken are not waited for."""
+        for task in self._telling:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._telling, return_exceptions=True)
+        self._ports.headers.close()
+
+    def _judge(self, now: int, is_drained: bool) -> list[_Found]:
+        looks = self._ports.headers.look()
+        engines = engines_of(looks)
+        found = [self._judge_engine(engine, len(engines) == 1, is_drained, now) for engine in engines]
+        servers = [look for look in looks if look.role.startswith(API_SERVER)]
+        return found + [self._judge_server(server, now) for server in servers]
+
+    def _judge_engine(self, look: EngineLook, is_only: bool, is_drained: bool, now: int) -> _Found:
+        work = self._work_of(look, is_only, is_drained)
+        track = judge(self._tracks.get(look.engine), look, work, now, self._limit_ns)
+
+        def describe() -> tuple[str, Culprit]:
+            culprit = culprit_of(look, track, work, self._ports.processes.state_of)
+            state = self._observer.state.engines.get(look.engine)
+            running, waiting = (state.num_running, state.num_waiting) if state is not None else (0, 0)
+            words = work_in_words(running, waiting, self._num_untaken() if is_only else 0)
+            return says(f"Engine {look.engine} has {words}, and does not move", culprit), culprit
+
+        return _Found(look.engine, look.engine, track, describe)
+
+    def _work_of(self, look: EngineLook, is_only: bool, is_drained: bool) -> Work:
+        """What an engine has to do. Of several nobody knows to which a sequence was sent that none has taken."""
+        state = self._observer.state.engines.get(look.engine)
+        num_open = state.num_running + state.num_waiting if state is not None and is_drained else 0
+        # One that is in a step has work whoever waits for it; to count them all takes a while.
+        if is_only and is_drained and not num_open and look.core.activity in AT_REST:
+            num_open = self._num_untaken()
+        return Work(num_open, self._log.submitted_at if is_only else 0)
+
+    def _judge_server(self, look: ProcessLook, now: int) -> _Found:
+        track = judge_server(self._tracks.get(look.role), look, now, self._limit_ns)
+
+        def describe() -> tuple[str, Culprit]:
+            culprit = server_culprit(look, self._ports.processes.state_of)
+            return says("An API server takes no requests and sends no tokens", culprit), culprit
+
+        return _Found("", look.role, track, describe)
+
+    def _num_untaken(self) -> int:
+        """Sequences that were sent and that no engine has recorded taking."""
+        return sum(ledger.state == SUBMITTED for ledger in self._observer.state.sequences.values())
+
+    def _begin(self, one: _Found, now: int) -> None:
+        text, culprit = one.says()
+        process = culprit.process
+        stall = StallBegun(
+            engine=one.engine,
+            role=process.role,
+            pid=process.pid,
+            rank=process.rank,
+            activity=process.activity.label,
+            step=process.step,
+            process_state=culprit.process_state,
+            says=text,
+            stuck_at=one.track.moved_at,
+            noticed_at=now,
+        )
+        self._stalls[one.key] = stall
+        self._record(stall)
+        _logger.warning("%s It has stood still for %.1f s.", text, (now - stall.stuck_at) / NS)
+        with contextlib.suppress(RuntimeError):  # without a loop, as in a test, nobody is told
+            task = asyncio.get_running_loop().create_task(self._tell(stall), name="tell of a stall")
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    def _end(self, key: str, now: int) -> None:
+        stall = self._stalls.pop(key)
+        self._record(StallEnded(stall.engine, stall.role, stall.pid, stall.stuck_at, now))
+        whose = f"engine {stall.engine}" if stall.engine else stall.role
+        _logger.warning("%s moves again, or has ended, after %.1f s", whose, (now - stall.stuck_at) / NS)
+
+    async def _tell(self, stall: StallBegun) -> None:
+        try:
+            stacks = await asyncio.to_thread(self._take, stall)
+        except Exception:
+            _logger.exception("the stacks of a stall could not be taken")
+            stacks = {}
+        for callback in self._callbacks:
+            try:
+                callback(stall, stacks)
+            except Exception:
+                _logger.exception("a stall could not be told of")
+
+    def _take(self, stall: StallBegun) -> dict[str, str]:
+        stacks = self._ports.take_stacks(self._run_dir)
+        try:
+            self._archive.save(stall, stacks)
+        except OSError as error:
+            _logger.warning("the stacks of a stall could not be written down: %s", error.strerror)
+        return stacks

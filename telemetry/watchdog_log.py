@@ -1,0 +1,48 @@
+"""StallLog: the stalls of a run as its records tell them, and when a sequence was last sent to an engine."""
+
+from collections import deque
+from typing import NamedTuple
+
+from vllm_obs.telemetry.records import Record, RequestSubmitted, StallBegun, StallEnded
+from vllm_obs.telemetry.view import BaseView, Source
+
+MAX_STALLS = 64
+
+
+class Stall(NamedTuple):
+    """One stall; `ended_at` is 0 while it lasts, or where the Observer that saw it begin did not see it end."""
+
+    begun: StallBegun
+    ended_at: int = 0
+
+
+class StallLog(BaseView):
+    """The last MAX_STALLS, oldest first: of a live run since this Observer began, of a recording all it holds."""
+
+    def __init__(self) -> None:
+        self.submitted_at = 0
+        """When a sequence was last sent to an engine (monotonic ns)."""
+        self._stalls: deque[Stall] = deque(maxlen=MAX_STALLS)
+
+    def all(self) -> list[Stall]:
+        """Oldest first."""
+        return list(self._stalls)
+
+    def record(self, source: Source, record: Record) -> None:
+        """Take notice of the few kinds that matter here."""
+        kind = type(record)
+        if kind is RequestSubmitted:
+            assert isinstance(record, RequestSubmitted)
+            self.submitted_at = max(self.submitted_at, record.submitted_at)
+        elif kind is StallBegun:
+            assert isinstance(record, StallBegun)
+            self._stalls.append(Stall(record))
+        elif kind is StallEnded:
+            assert isinstance(record, StallEnded)
+            self._end(record)
+
+    def _end(self, record: StallEnded) -> None:
+        for place, stall in enumerate(self._stalls):
+            begun = stall.begun
+            if (begun.engine, begun.pid, begun.stuck_at) == (record.engine, record.pid, record.stuck_at):
+                self._stalls[place] = Stall(begun, record.ended_at)

@@ -1,0 +1,49 @@
+"""StallMetrics: which engines and API servers stand still now, and how often each kind of process held one up."""
+
+from vllm_obs.telemetry.catalogue_own import STALL_ROLES
+from vllm_obs.telemetry.metric_series import Value
+from vllm_obs.telemetry.metric_store import MetricStore
+from vllm_obs.telemetry.records import ProcessStarted, Record, StallBegun, StallEnded
+from vllm_obs.telemetry.view import BaseView, Source
+
+CORE, WORKER, SERVER = STALL_ROLES
+_KINDS = {"EngineCore": CORE, "Worker": WORKER, "APIServer": SERVER}
+_OBSERVER = "Observer"
+
+
+class StallMetrics(BaseView):
+    """Counts as the Observer's own records come. The engine is empty where an API server stands still."""
+
+    def __init__(self, store: MetricStore) -> None:
+        self._store = store
+
+    def record(self, source: Source, record: Record) -> None:
+        """Count what an Observer has found."""
+        kind = type(record)
+        if kind is StallBegun:
+            assert isinstance(record, StallBegun)
+            self._stalled(record).set(1)
+            self._store.value("vllm_obs_stalls_total", record.engine, kind_of(record.role)).add()
+        elif kind is StallEnded:
+            assert isinstance(record, StallEnded)
+            self._stalled(record).set(0)
+        elif kind is ProcessStarted and source.role.startswith(_OBSERVER):
+            # What an earlier Observer saw begin may have ended unseen; a stall that lasts is found again.
+            for series in self._store.families["vllm_obs_stalled"].series.values():
+                assert isinstance(series, Value)
+                series.set(0)
+
+    def _stalled(self, record: StallBegun | StallEnded) -> Value:
+        return self._store.value("vllm_obs_stalled", record.engine, kind_of(record.role))
+
+
+def begin_stalls(store: MetricStore, engine: str) -> None:
+    """Show an engine's series, and the API servers', before anything stands still."""
+    for label, role in ((engine, CORE), (engine, WORKER), ("", SERVER)):
+        store.value("vllm_obs_stalled", label, role)
+        store.value("vllm_obs_stalls_total", label, role)
+
+
+def kind_of(role: str) -> str:
+    """The kind of process, from a closed set."""
+    return _KINDS.get(role.partition("_")[0], "other")

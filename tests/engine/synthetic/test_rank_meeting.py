@@ -1,0 +1,45 @@
+"""RankMeeting: nobody goes on before everybody has come, and who does not come is named."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from vllm_obs.engine.synthetic import rank_meeting
+from vllm_obs.engine.synthetic.rank_meeting import RankMeeting
+
+
+def test_a_rank_waits_for_the_other(tmp_path: Path) -> None:
+    first, second = (RankMeeting(tmp_path / "x.ranks", rank, 2) for rank in range(2))
+    went_on = threading.Event()
+
+    def come() -> None:
+        first.meet(1)
+        went_on.set()
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    assert not went_on.wait(0.05)
+    second.meet(1)
+    assert went_on.wait(10)
+    thread.join(10)
+    for meeting in (first, second):
+        meeting.close()
+
+
+def test_a_rank_that_does_not_come_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_meeting, "MEET_TIMEOUT_SECONDS", 0.01)
+    meeting = RankMeeting(tmp_path / "x.ranks", 0, 2)
+    with pytest.raises(TimeoutError, match="rank 1 did not come to step 3 within"):
+        meeting.meet(3)
+    meeting.close()
+
+
+def test_an_earlier_step_was_waited_for_already(tmp_path: Path) -> None:
+    first, second = (RankMeeting(tmp_path / "x.ranks", rank, 2) for rank in range(2))
+    second.close()
+    with (tmp_path / "x.ranks").open("r+b") as file:
+        file.seek(8)
+        file.write((9).to_bytes(8, "little"))
+    first.meet(5)
+    first.close()

@@ -1,0 +1,75 @@
+"""Of several ends the first cause is found, whatever the order in which they are seen."""
+
+from itertools import permutations
+
+import pytest
+
+from vllm_obs.telemetry.death_watch import End
+from vllm_obs.telemetry.incident_culprit import judged, kind_of, rank_of
+
+API = End("APIServer_0", 1, None, 100)
+CORE = End("EngineCore_DP0", 2, None, 101)
+WORKERS = [End("Worker_TP0", 3, None, 102), End("Worker_TP1", 4, None, 102)]
+OBSERVER = End("Observer", 5, -9, 103, is_recorded=True)
+
+
+def recorded(end: End, code: int) -> End:
+    return end._replace(exit_code=code, is_recorded=True)
+
+
+def roles(ends: list[End]) -> list[list[str]]:
+    """The first cause and what followed, for every order of the ends; all must agree on the first."""
+    found = [judged(order) for order in permutations(ends)]
+    assert len({judgement.first.role if judgement else "" for judgement in found}) == 1
+    judgement = found[0]
+    return [] if judgement is None else [[judgement.first.role], sorted(each.role for each in judgement.others)]
+
+
+def test_a_killed_root_takes_all_along() -> None:
+    assert roles([API, CORE, *WORKERS]) == [["APIServer_0"], ["EngineCore_DP0", "Worker_TP0", "Worker_TP1"]]
+
+
+def test_a_core_whose_end_the_server_recorded_came_first_and_its_workers_followed() -> None:
+    ends = [recorded(CORE, -9), *WORKERS]
+    assert roles(ends) == [["EngineCore_DP0"], ["Worker_TP0", "Worker_TP1"]]
+    assert roles([*ends, API])[0] == ["EngineCore_DP0"]
+
+
+def test_a_worker_whose_end_the_core_recorded_came_before_the_core_gave_up() -> None:
+    ends = [recorded(CORE, 70), recorded(WORKERS[1], -9), WORKERS[0]]
+    assert roles(ends) == [["Worker_TP1"], ["EngineCore_DP0", "Worker_TP0"]]
+
+
+def test_of_two_workers_the_one_that_was_killed_came_before_the_one_that_gave_up() -> None:
+    gave_up = recorded(WORKERS[0]._replace(ended_at=50), 70)
+    assert roles([gave_up, recorded(WORKERS[1], -11)])[0] == ["Worker_TP1"]
+
+
+def test_an_observer_is_first_only_where_nobody_else_died() -> None:
+    assert roles([OBSERVER]) == [["Observer"], []]
+    assert roles([OBSERVER, recorded(CORE, -9)]) == [["EngineCore_DP0"], ["Observer"]]
+    assert roles([OBSERVER, API, CORE]) == [["APIServer_0"], ["EngineCore_DP0", "Observer"]]
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [],
+        [recorded(CORE, -9)._replace(was_told=True)],
+        [recorded(CORE, 78)],
+        [CORE],
+        WORKERS,
+        [CORE, *WORKERS],
+        [recorded(CORE, 0)._replace(was_told=True), *WORKERS],
+    ],
+)
+def test_ends_that_were_ordered_or_that_a_living_owner_may_yet_explain_are_no_incident(
+    ends: list[End],
+) -> None:
+    assert roles(ends) == []
+
+
+def test_roles_have_kinds_and_workers_ranks() -> None:
+    names = ("APIServer_0", "EngineCore_DP1", "Worker_DP0_TP3", "Observer", "other")
+    assert [kind_of(name) for name in names] == ["APIServer", "EngineCore", "Worker", "Observer", ""]
+    assert [rank_of(name) for name in names] == [-1, -1, 3, -1, -1]

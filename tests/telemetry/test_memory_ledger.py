@@ -1,0 +1,110 @@
+"""Processes are looked up in turn, seldom, and what they recorded outlives the Observer."""
+
+import msgspec
+import pytest
+
+from vllm_obs.telemetry.memory_ledger import FRESH_NS, LOOK_NS, MAX_PROCESSES, SETTLE_NS, MemoryLedger
+from vllm_obs.telemetry.memory_ledger_holding import Holding, Place
+from vllm_obs.telemetry.memory_ledger_measure import Measured
+from vllm_obs.telemetry.records import MemorySampled
+from vllm_obs.telemetry.view import Source
+
+API, CORE = ("APIServer_0", 1), ("EngineCore_DP0", 2)
+CORE_SOURCE = Source("EngineCore_DP0", 2, 7, "0")
+NOW = 1000 * LOOK_NS
+
+
+class Looks:
+    """Finds the same of every process, and keeps whom it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.found: Measured | None = Measured(100, 80, {"heap": 30, "libraries": 60})
+
+    def __call__(self, holding: Holding) -> Measured | None:
+        self.asked.append((holding.role, holding.pid))
+        return self.found
+
+
+def sampled(phase: str, parts: dict[str, int], at: int = NOW, ranges: tuple[list[int], ...] = ()) -> MemorySampled:
+    return MemorySampled("Worker_TP0", 2, phase, 100, list(parts), list(parts.values()), at, list(ranges))
+
+
+def test_what_a_process_recorded_is_kept_under_its_own_role() -> None:
+    ledger = MemoryLedger(Looks())
+    ledger.record(CORE_SOURCE, sampled("import torch", {"libraries": 5, "unheard": 6}))
+    parts = {"weights": 8192, "kv_cache": 4096, "objects": 0, "gpu_reserved": 9}
+    ranges = ([4096, 4096, 40960, 4096], [8192, 4096], [99, 16, 50, 16], [])
+    ledger.record(CORE_SOURCE, sampled("warm-up", parts, ranges=ranges))
+    assert ledger.holding(CORE) == Holding(
+        "EngineCore_DP0",
+        2,
+        added={"libraries": 5},
+        allocated={"weights": 8192, "kv_cache": 4096},
+        device_bytes={"gpu_reserved": 9},
+        places=[Place(4096, 8192, "weights"), Place(8192, 12288, "kv_cache"), Place(40960, 45056, "weights")],
+        objects=[50, 99],
+    )
+
+
+def test_one_process_at_a_time_is_looked_up_once_a_minute() -> None:
+    looks = Looks()
+    ledger = MemoryLedger(looks)
+    first = ledger.tick([API, CORE], NOW)
+    assert first == MemorySampled("APIServer_0", 1, "", 100, ["libraries", "heap"], [60, 30], NOW)
+    assert ledger.tick([API, CORE], NOW + 1) is not None
+    assert ledger.tick([API, CORE], NOW + 2) is None
+    assert ledger.tick([API, CORE], NOW + LOOK_NS - 1) is None
+    assert ledger.tick([API, CORE], NOW + LOOK_NS) is not None
+    assert looks.asked == [API, CORE, API]
+    assert ledger.tick([], NOW + 9 * LOOK_NS) is None
+
+
+def test_one_that_got_further_in_its_start_is_looked_up_soon() -> None:
+    looks = Looks()
+    ledger = MemoryLedger(looks)
+    ledger.tick([CORE], NOW)
+    ledger.record(CORE_SOURCE, sampled("warm-up", {}, NOW + 5))
+    assert ledger.tick([CORE], NOW + 5 + SETTLE_NS - 1) is None
+    assert ledger.tick([CORE], NOW + 5 + SETTLE_NS) is not None
+
+
+def test_what_is_asked_for_often_is_looked_up_once_a_second() -> None:
+    looks = Looks()
+    ledger = MemoryLedger(looks)
+    assert [ledger.measured(API, NOW + at) for at in (0, 1, FRESH_NS - 1)] == [looks.found] * 3
+    assert len(looks.asked) == 1
+    assert ledger.tick([API], NOW + 2) is not None  # it is recorded all the same
+    assert len(looks.asked) == 1
+    looks.found = None
+    assert ledger.measured(API, NOW + FRESH_NS) is None
+    assert ledger.found(API) is None
+
+
+def test_a_process_that_cannot_be_looked_at_is_not_asked_for_all_the_time() -> None:
+    looks = Looks()
+    looks.found = None
+    ledger = MemoryLedger(looks)
+    assert [ledger.tick([API], NOW + at) for at in range(5)] == [None] * 5
+    assert len(looks.asked) == 1
+
+
+def test_what_was_recorded_survives_the_observer() -> None:
+    ledger = MemoryLedger(Looks())
+    ledger.record(CORE_SOURCE, sampled("import torch", {"libraries": 5}))
+    ledger.record(CORE_SOURCE, sampled("warm-up", {"weights": 1}, ranges=([4096, 4096],)))
+    ledger.record(Source("Observer", 3, 8, ""), MemorySampled(*CORE, "", 9, ["heap"], [4], NOW))
+    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(ledger.state()))
+    resumed = MemoryLedger(Looks())
+    resumed.restore(saved)
+    assert resumed.holding(CORE) == ledger.holding(CORE)
+    assert resumed.holding(CORE) is not None
+    with pytest.raises((TypeError, ValueError, KeyError)):
+        MemoryLedger(Looks()).restore([[{"role": 1}, None]])
+
+
+def test_processes_are_bounded() -> None:
+    ledger = MemoryLedger(Looks())
+    for pid in range(3 * MAX_PROCESSES):
+        ledger.measured(("Worker_TP0", pid), NOW)
+    assert (len(ledger._holdings), len(ledger._looked_at), len(ledger._found)) == (MAX_PROCESSES,) * 3

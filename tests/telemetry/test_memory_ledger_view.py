@@ -1,0 +1,116 @@
+"""Memory is told by process and in sum, with what the cache may still take and how much room there is."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_run import ScriptedRun
+
+from vllm_obs.telemetry.catalogue import CATALOGUE
+from vllm_obs.telemetry.memory_ledger import MemoryLedger
+from vllm_obs.telemetry.memory_ledger_holding import Holding
+from vllm_obs.telemetry.memory_ledger_measure import Measured
+from vllm_obs.telemetry.memory_ledger_view import memory_view
+from vllm_obs.telemetry.memory_ledger_words import hints
+from vllm_obs.telemetry.memory_metrics import NAME, MemoryMetrics
+from vllm_obs.telemetry.metric_store import MetricStore
+from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.records import MemorySampled
+from vllm_obs.telemetry.ring_tail import RingTail
+
+MIB = 1 << 20
+FOUND = {
+    "APIServer_0": Measured(100 * MIB, 80 * MIB, {"libraries": 70 * MIB, "tokenizer": 20 * MIB}),
+    "EngineCore_DP0": Measured(400 * MIB, 370 * MIB, {"weights": 300 * MIB, "kv_cache": 90 * MIB}),
+}
+
+
+def look(holding: Holding) -> Measured | None:
+    return FOUND.get(holding.role)
+
+
+@pytest.fixture
+def ledger() -> MemoryLedger:
+    return MemoryLedger(look)
+
+
+@pytest.fixture
+def observer(tmp_path: Path, ledger: MemoryLedger) -> Iterator[Observer]:
+    with ScriptedRun(tmp_path) as run:
+        run.start()
+        parts = MemorySampled(
+            "EngineCore_DP0", os.getpid(), "warm-up", 1, ["kv_cache"], [1024 * MIB], run.now, ([0, 1],)
+        )
+        run.core.record(parts)
+        observer = Observer("run", tmp_path)
+        observer.add_views([ledger])
+        observer.tail = RingTail(tmp_path)
+        while not observer.drain_slice():
+            pass
+        yield observer
+        observer.close()
+
+
+def test_each_process_is_told_with_its_parts(observer: Observer, ledger: MemoryLedger) -> None:
+    view = memory_view(observer, ledger)
+    api, core = view["processes"]
+    assert (api["role"], api["resident_bytes"], api["pss_bytes"]) == ("APIServer_0", 100 * MIB, 80 * MIB)
+    assert (api["accounted"], api["unaccounted_bytes"]) == (pytest.approx(0.9), 10 * MIB)
+    assert core["parts"] == [
+        {"part": "weights", "bytes": 300 * MIB, "share": 0.75, "allocated_bytes": None},
+        {"part": "kv_cache", "bytes": 90 * MIB, "share": 0.225, "allocated_bytes": 1024 * MIB},
+    ]
+    assert view["total"]["parts"] == {
+        "libraries": 70 * MIB, "weights": 300 * MIB, "kv_cache": 90 * MIB, "tokenizer": 20 * MIB
+    }  # fmt: skip
+    assert (view["total"]["resident_bytes"], view["total"]["pss_bytes"]) == (500 * MIB, 450 * MIB)
+    assert view["total"]["accounted"] == pytest.approx(0.96)
+    (cache,) = view["kv_cache"]
+    assert (cache["reserved_bytes"], cache["resident_bytes"], cache["active_bytes"]) == (1024 * MIB, 90 * MIB, 0)
+    assert view["limits"]["headroom_bytes"] <= view["limits"]["host_bytes"]
+    assert view["says"] == (
+        "450.0 MiB are in RAM in 2 processes; most of it is weights (300.0 MiB), the KV cache (90.0 MiB) and "
+        "the interpreter and its libraries (70.0 MiB)."
+    )
+
+
+def test_of_a_recording_what_was_looked_up_last_is_told(observer: Observer, ledger: MemoryLedger) -> None:
+    observer.is_live = False
+    assert memory_view(observer, ledger)["processes"] == []
+    source = observer.state.engines["0"].source
+    ledger.record(source, MemorySampled("EngineCore_DP0", os.getpid(), "", 50, ["weights"], [40], 9))
+    view = memory_view(observer, ledger)
+    (core,) = view["processes"]
+    assert (core["is_measured"], core["resident_bytes"], core["accounted"]) == (False, 50, pytest.approx(0.8))
+    assert (core["pss_bytes"], view["total"]["pss_bytes"], view["limits"]) == (None, None, {})
+
+
+def view_of(reserved: int, resident: int, room: int, **device: int) -> dict[str, Any]:
+    return {
+        "kv_cache": [{"reserved_bytes": reserved, "resident_bytes": resident}],
+        "limits": {"headroom_bytes": room},
+        "processes": [{"device_bytes": device, "is_measured": True}],
+    }
+
+
+def test_a_cache_that_may_outgrow_the_room_is_warned_of() -> None:
+    (hint,) = hints(view_of(4096 * MIB, 96 * MIB, 1000 * MIB))
+    assert "may still take 3.91 GiB and only 1000.0 MiB are free" in hint
+    assert hints(view_of(4096 * MIB, 96 * MIB, 5000 * MIB)) == []
+    assert hints(view_of(4096 * MIB, 96 * MIB, 1000 * MIB, gpu_reserved=1)) == []
+
+
+def test_levels_of_a_process_that_is_gone_are_zero(ledger: MemoryLedger) -> None:
+    store = MetricStore(CATALOGUE)
+    metrics = MemoryMetrics(store, ledger)
+    who = ("EngineCore_DP0", 2)
+    metrics.refresh([who])
+    assert store.value(NAME, "EngineCore", "DP0", "weights").number == 0
+    ledger.measured(who, 10**18)
+    metrics.refresh([who])
+    levels = {labels[2]: value.number for labels, value in store.families[NAME].series.items() if value.number}
+    assert levels == {"weights": 300 * MIB, "kv_cache": 90 * MIB, "unaccounted": 10 * MIB}
+    metrics.refresh([])
+    assert {value.number for value in store.families[NAME].series.values()} == {0}

@@ -1,0 +1,59 @@
+"""How a run is, in a word: what the watchdog found comes before all that only looks as if work went on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripted_run import ScriptedRun
+
+from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.records import EngineStateChanged, StallBegun
+from vllm_obs.telemetry.ring_tail import RingTail
+from vllm_obs.telemetry.run_health import Health, health_of
+
+S = 10**9
+SAYS = "Engine 0 has 0 running and 1 waiting, and does not move: EngineCore_DP0 (pid 7) is stopped by a signal."
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[ScriptedRun]:
+    with ScriptedRun(tmp_path) as run:
+        run.start()
+        yield run
+
+
+@pytest.fixture
+def observer(run: ScriptedRun, tmp_path: Path) -> Iterator[Observer]:
+    observer = Observer("run", tmp_path)
+    observer.tail = RingTail(tmp_path)
+    yield observer
+    observer.close()
+
+
+def health(observer: Observer, now: int, *stalls: StallBegun) -> Health:
+    while not observer.drain_slice():
+        pass
+    return health_of(observer, now, stalls=stalls)
+
+
+def test_a_stall_is_told_with_how_long_it_has_lasted(run: ScriptedRun, observer: Observer) -> None:
+    run.submit("a")
+    stall = StallBegun("0", "EngineCore_DP0", 7, -1, "executing", 3, "T", SAYS, run.now, run.now + 10 * S)
+    server = stall._replace(engine="", role="APIServer_0", says="An API server hangs.", stuck_at=run.now + 60 * S)
+    assert health(observer, run.now + 75 * S, stall, server) == Health(
+        "stalled", f"{SAYS} It has stood still for 75 s. An API server hangs. It has stood still for 15 s."
+    )
+
+
+def test_work_alone_is_no_stall(run: ScriptedRun, observer: Observer) -> None:
+    run.submit("a")
+    assert health(observer, run.now + 3600 * S) == Health("ok", "0 running, 1 waiting.")
+
+
+def test_a_paused_engine_does_as_it_was_told(run: ScriptedRun, observer: Observer) -> None:
+    run.core.record(EngineStateChanged("paused", run.now))
+    run.submit("a")
+    says = "Paused by order: engine 0 with 0 running and 1 waiting."
+    assert health(observer, run.now + 3600 * S) == Health("paused", says)
+    run.core.record(EngineStateChanged("awake", run.pass_time(3_600_000)))
+    assert health(observer, run.now + S) == Health("ok", "0 running, 1 waiting.")

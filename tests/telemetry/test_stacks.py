@@ -1,0 +1,224 @@
+"""The stacks of other processes are taken whatever they do, and where they cannot be, that is said."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from vllm_obs.telemetry import stacks
+from vllm_obs.telemetry.flight_recorder import FlightRecorder
+from vllm_obs.telemetry.process_reader import ProcessReader
+from vllm_obs.telemetry.stack_dump import MAX_FAULT_BYTES, StackDump, dumps_stacks, register_stack_dump
+from vllm_obs.telemetry.stack_text import ThreadStack, threads_of
+from vllm_obs.telemetry.stacks import SIGNAL_SECONDS, live_processes, stacks_of, take_stacks
+
+SUPPORT = Path(__file__).parent.parent / "support"
+ROOT = SUPPORT.parent.parent / "src"
+
+Start = Callable[[str, str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    children: list[subprocess.Popen[str]] = []
+
+    def start(title: str, how: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dumping_child", str(tmp_path), title, how]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(ROOT)])}
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        children.append(child)
+        assert child.stdout is not None
+        assert int(child.stdout.readline()) == child.pid
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait(10)
+        for pipe in (child.stdin, child.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def no_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "py_spy", lambda: None)
+
+
+def stop(pid: int) -> None:
+    """Return once the kernel says that it is stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 20
+    while ProcessReader().state_of(pid) != "T":
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_process_that_hangs_in_c_shows_where_in_python_it_went_there(start: Start, tmp_path: Path) -> None:
+    hanging, sleeping = start("EngineCore_DP0", "hang"), start("Worker_TP0", "sleep")
+    begun = time.monotonic()
+    taken = {each.title: each for each in stacks_of(tmp_path)}
+    assert time.monotonic() - begun < 3 * SIGNAL_SECONDS
+    assert {title: (each.pid, each.how, each.says) for title, each in taken.items()} == {
+        "EngineCore_DP0": (hanging.pid, "faulthandler", ""),
+        "Worker_TP0": (sleeping.pid, "faulthandler", ""),
+    }
+    assert " in sleep_in_c\n" in taken["EngineCore_DP0"].text
+    assert len(threads_of(taken["EngineCore_DP0"].text)) == 2
+    assert "CANARY" not in "".join(each.text for each in taken.values())
+    assert hanging.poll() is sleeping.poll() is None
+    # The text before is gone each time: the file does not grow.
+    for _ in range(3):
+        assert list(take_stacks(tmp_path)) == ["EngineCore_DP0", "Worker_TP0"]
+    path = tmp_path / "Worker_TP0.stacks"
+    assert path.read_text().count(" in main\n") == 1
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_of_one_process_only_if_one_is_asked_for(start: Start, tmp_path: Path) -> None:
+    one = start("EngineCore_DP0", "sleep")
+    start("Worker_TP0", "sleep")
+    assert [each.title for each in stacks_of(tmp_path, (one.pid,))] == ["EngineCore_DP0"]
+    assert stacks_of(tmp_path, (1,)) == []
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_one_that_is_stopped_says_nothing_and_is_sent_nothing(start: Start, tmp_path: Path) -> None:
+    child = start("EngineCore_DP0", "sleep")
+    stop(child.pid)
+    assert take_stacks(tmp_path) == {
+        "EngineCore_DP0": "No stacks: it is stopped by a signal and runs no code; py-spy, which could look from "
+        "outside, is not installed."
+    }
+    os.kill(child.pid, signal.SIGCONT)
+    time.sleep(0.1)
+    assert (tmp_path / "EngineCore_DP0.stacks").read_text() == ""
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_one_that_has_not_registered_is_not_killed_by_the_signal(start: Start, tmp_path: Path) -> None:
+    child = start("EngineCore_DP0", "unregistered")
+    (text,) = take_stacks(tmp_path).values()
+    assert text.startswith("No stacks: it has not registered for it (it may still be starting); ")
+    assert child.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("script", "how", "text", "says"),
+    [
+        (
+            "echo 'Process 7: serve --api-key secret'; echo 'Thread 7 (idle): \"Main\"'; echo '    f (x.py:1)'",
+            "py-spy",
+            'Thread 7 (idle): "Main"\n    f (x.py:1)\n',
+            "Looked at from outside with py-spy: it is stopped by a signal and runs no code.",
+        ),
+        (
+            "echo 'Error: Permission Denied' >&2; exit 1",
+            "",
+            "",
+            "No stacks: it is stopped by a signal and runs no code; py-spy could not look either "
+            "(Error: Permission Denied).",
+        ),
+        (
+            "exec sleep 60",
+            "",
+            "",
+            "No stacks: it is stopped by a signal and runs no code; py-spy could not look either "
+            "(no answer within 0.2 s).",
+        ),
+    ],
+)
+def test_py_spy_is_asked_of_what_cannot_answer(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, how: str, text: str, says: str
+) -> None:
+    program = tmp_path / "py-spy"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(stacks, "py_spy", lambda: str(program))
+    monkeypatch.setattr(stacks, "PY_SPY_SECONDS", 0.2)
+    child = start("EngineCore_DP0", "sleep")
+    stop(child.pid)
+    assert [tuple(each) for each in stacks_of(tmp_path)] == [("EngineCore_DP0", child.pid, how, text, says)]
+
+
+def test_a_crash_leaves_its_trace_and_what_was_there_before(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "EngineCore_DP0.fault"
+    path.write_text("of an earlier process\n")
+    child = start("EngineCore_DP0", "crash")
+    child.communicate("x", timeout=30)
+    assert child.returncode == -signal.SIGSEGV
+    text = path.read_text()
+    assert text.startswith("of an earlier process\nFatal Python error: Segmentation fault")
+    assert " in crash\n" in text
+    assert "CANARY" not in text
+
+
+def test_what_crashes_leave_does_not_grow_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "EngineCore_DP0.fault"
+    path.write_bytes(b"x" * (MAX_FAULT_BYTES + 1))
+    StackDump(tmp_path, "EngineCore_DP0").close()
+    assert path.stat().st_size == 0
+
+
+def test_a_registration_is_taken_back_whole(tmp_path: Path) -> None:
+    num_files = len(list(Path("/proc/self/fd").iterdir()))
+    assert not ProcessReader().catches(os.getpid(), stacks.STACK_SIGNAL)
+    with dumps_stacks(tmp_path, "APIServer_0"):
+        assert ProcessReader().catches(os.getpid(), stacks.STACK_SIGNAL)
+        os.kill(os.getpid(), stacks.STACK_SIGNAL)
+        assert " in test_a_registration_is_taken_back_whole\n" in (tmp_path / "APIServer_0.stacks").read_text()
+    assert not ProcessReader().catches(os.getpid(), stacks.STACK_SIGNAL)
+    assert len(list(Path("/proc/self/fd").iterdir())) == num_files
+
+
+def test_without_a_directory_a_process_goes_on_without(tmp_path: Path) -> None:
+    assert register_stack_dump("", "x") is None
+    assert register_stack_dump(tmp_path / "none", "x") is None
+
+
+def test_a_title_is_no_way_out_of_the_directory(tmp_path: Path) -> None:
+    with_path = FlightRecorder(tmp_path / "a.ring", "../../etc/x", 4096)
+    assert live_processes(tmp_path) == []
+    with_path.close()
+
+
+def test_who_takes_stacks_waits_for_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "TURN_SECONDS", 0.02)
+    with stacks._TURN:
+        failed: list[BaseException] = []
+
+        def take() -> None:
+            try:
+                stacks_of(tmp_path)
+            except TimeoutError as error:
+                failed.append(error)
+
+        other = threading.Thread(target=take)
+        other.start()
+        other.join(20)
+    assert [str(error) for error in failed] == ["others have been taking stacks for 0.02 s"]
+
+
+def test_threads_are_read_from_either_text() -> None:
+    dumped = (
+        "Thread 0x00007f00 (most recent call first):\n"
+        '  File "/a/b.py", line 3 in poll\n\n'
+        "Current thread 0x00007f01 (most recent call first):\n"
+        '  File "/a/c.py", line 4 in run\n  File "/a/d.py", line 5 in <module>\n'
+    )
+    assert threads_of(dumped) == [
+        ThreadStack("0x00007f00", "", ['File "/a/b.py", line 3 in poll']),
+        ThreadStack("0x00007f01", "", ['File "/a/c.py", line 4 in run', 'File "/a/d.py", line 5 in <module>']),
+    ]
+    outside = 'Python v3.11.7 (/x)\n\nThread 7 (idle): "MainThread"\n    f (x.py:1)\nThread 0x8 (active)\n'
+    assert threads_of(outside) == [ThreadStack("7", "MainThread", ["f (x.py:1)"]), ThreadStack("0x8", "", [])]
+    assert threads_of("No stacks: it has ended.") == []
