@@ -8,6 +8,12 @@ from vllm_obs.server.reasoning import ThinkParser
 from vllm_obs.server.tool_calls.events import CallDelta, Content, Event, ToolParser
 
 
+class Reasoning(NamedTuple):
+    """Text that the model thinks, before its answer."""
+
+    text: str
+
+
 class MessageDelta(NamedTuple):
     """What some text brought to a message. `calls` are as a stream's chunks have them."""
 
@@ -42,12 +48,21 @@ class MessageReader:
 
     def feed(self, text: str, is_last: bool = False) -> MessageDelta:
         """What the next characters bring; with `is_last` what was held back too."""
+        parts = self.parts(text, is_last)
+        content = "".join(part.text for part in parts if isinstance(part, Content))
+        reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
+        return MessageDelta(content, reasoning, self._calls(parts))
+
+    def parts(self, text: str, is_last: bool = False) -> list[Reasoning | Event]:
+        """What the next characters bring, in its order."""
         reasoning, answer = self._think(text, is_last)
-        if self._tools is None:
-            return MessageDelta(answer, reasoning)
-        events = [*self._tools.feed(answer), *(self._tools.finish() if is_last else [])]
-        content = "".join(event.text for event in events if isinstance(event, Content))
-        return MessageDelta(content, reasoning, self._calls(events))
+        parts: list[Reasoning | Event] = [Reasoning(reasoning)] if reasoning else []
+        if self._tools is not None:
+            parts += self._tools.feed(answer)
+            parts += self._tools.finish() if is_last else []
+        elif answer:
+            parts.append(Content(answer))
+        return parts
 
     def _think(self, text: str, is_last: bool) -> tuple[str, str]:
         if self._thoughts is None:
@@ -58,7 +73,7 @@ class MessageReader:
         rest = self._thoughts.finish()
         return thought.reasoning + rest.reasoning, thought.answer + rest.answer
 
-    def _calls(self, events: Sequence[Event]) -> list[dict[str, Any]]:
+    def _calls(self, events: Sequence[Reasoning | Event]) -> list[dict[str, Any]]:
         """An entry for each call that got on: with its id and name in its first, and its next arguments."""
         entries: dict[int, dict[str, Any]] = {}
         for event in events:

@@ -15,6 +15,7 @@ from vllm_obs.telemetry.sample_file import MAX_FILE_BYTES, SUFFIX, write_samples
 from vllm_obs.telemetry.sample_job import SampleEnd, SampleOrder
 from vllm_obs.telemetry.sample_positions import MAX_NAME_CHARS, roots_of, short_file
 from vllm_obs.telemetry.sample_set import PY_SPY, UNKNOWN, Frame, SampleSet, StackRun, ThreadSamples
+from vllm_obs.telemetry.sample_thread_times import spread, thread_seconds
 from vllm_obs.telemetry.sample_threads import MAX_NAME_CHARS as MAX_THREAD_CHARS
 
 GRACE_SECONDS = 10.0
@@ -55,9 +56,11 @@ async def sample_from_outside(program: str, target: Target, order: SampleOrder) 
     found = directory / f".{target.role}.py-spy.json"
     begun_at = ended_at = time.monotonic_ns()
     try:
+        before = thread_seconds(target.pid)
         await _record(program, target.pid, order, found)
-        ended_at = time.monotonic_ns()
+        after, ended_at = thread_seconds(target.pid), time.monotonic_ns()
         samples = await asyncio.to_thread(_convert, found, target, order, (begun_at, ended_at))
+        samples = samples._replace(threads=[spread(thread, before, after) for thread in samples.threads])
         path = directory / f"{target.role}{SUFFIX}"
         await asyncio.to_thread(write_samples, path, samples)
         return SampleEnd(samples.num_samples, ended_at, time.monotonic_ns(), [path.name], "")

@@ -19,8 +19,8 @@ def sample_table(sets: Sequence[SampleSet], num_functions: int = TOP_FUNCTIONS) 
     """A row for each role, by its name; its ranks are summed.
 
     A function's `self_…` are of the samples that found it innermost, `total_…` of all that found it in the stack.
-    `…_ran` counts the samples of a thread that had just used the CPU. They order the functions; where the sampler
-    cannot tell who ran (`knows_who_ran` false), all samples do.
+    `…_ran` counts the samples of a thread that had just used the CPU (0 where `knows_who_ran` is false), and
+    `…_cpu_seconds` what the threads had used of it when they were found there; these order the functions.
     """
     roles: dict[str, _Role] = {}
     for samples in sets:
@@ -62,8 +62,8 @@ class _Role:
                 sums[2 * place + 1] += value
 
     def shown(self, name: str, num_functions: int) -> dict[str, Any]:
-        ranked = sorted(self.functions.items(), key=self._rank, reverse=True)
-        threads = sorted(self.threads.items(), key=lambda entry: (-entry[1][1], -entry[1][2], entry[0]))
+        ranked = sorted(self.functions.items(), key=_rank, reverse=True)
+        threads = sorted(self.threads.items(), key=lambda entry: (-entry[1][2], -entry[1][0], entry[0]))
         return {
             "role": name,
             "processes": self.processes,
@@ -83,11 +83,11 @@ class _Role:
             ],
         }
 
-    def _rank(self, entry: tuple[Function, list[float]]) -> tuple[float, ...]:
-        self_samples, total_samples, self_ran, total_ran, *_ = entry[1]
-        if self.knows_who_ran:
-            return self_ran, total_ran, self_samples, total_samples
-        return self_samples, total_samples
+
+def _rank(entry: tuple[Function, list[float]]) -> tuple[float, ...]:
+    """By the CPU time used in it, where none is known by its samples."""
+    self_samples, total_samples, _, _, self_cpu_seconds, total_cpu_seconds = entry[1]
+    return self_cpu_seconds, total_cpu_seconds, self_samples, total_samples
 
 
 def _process(samples: SampleSet) -> dict[str, Any]:

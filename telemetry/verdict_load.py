@@ -4,10 +4,8 @@ from vllm_obs.telemetry.verdict_capacity import BLOCKS, SEQS, TOKENS, Capacity, 
 from vllm_obs.telemetry.verdict_window import Finding, WindowFacts
 
 MIN_KV_SHARE = 0.15
-MIN_STORM_SHARE = 0.18
-"""Of the time, that somebody who ran waits to run again; blocks that run short now and then make a tenth of it."""
-MIN_RECOMPUTED_SHARE = 0.03
-"""Of the computed tokens, that were computed before."""
+MIN_STORM_WAITING = 1.0
+"""Sequences that wait to run again, on average; where blocks run short only now and then they are a quarter."""
 MIN_STORM_PREEMPTIONS = 5
 GROWTH = 2.0
 """A sequence that grows holds, on average, half of what it will hold."""
@@ -23,8 +21,8 @@ MIN_STRETCH = 1.5
 
 
 def kv_pressure(facts: WindowFacts) -> Finding | None:
-    """Requests that have not run yet wait for KV blocks."""
-    share = facts.share_of_work("fresh_kv_ns")
+    """Requests wait for KV blocks; in a storm only those count that wait behind nobody who lost them."""
+    share = facts.share_of_work("fresh_kv_ns" if _is_storm(facts) else "kv_ns")
     if share < MIN_KV_SHARE:
         return None
     capacity = Capacity(facts)
@@ -47,7 +45,7 @@ def preemption_storm(facts: WindowFacts) -> Finding | None:
     """Those that run take each other's blocks, and compute again what they had."""
     num_preempted, share = facts.sums["preempted"], facts.share_of_work("preempted_wait_ns")
     recomputed = facts.ratio("recomputed_tokens", "tokens")
-    if num_preempted < MIN_STORM_PREEMPTIONS or share < MIN_STORM_SHARE or recomputed < MIN_RECOMPUTED_SHARE:
+    if not _is_storm(facts):
         return None
     capacity = Capacity(facts)
     says = (
@@ -66,11 +64,17 @@ def preemption_storm(facts: WindowFacts) -> Finding | None:
             "num_preemptions": num_preempted,
             "recomputed_tokens_share": recomputed,
             "preempted_wait_share": share,
+            "num_preempted_waiting_mean": facts.ratio("preempted_waiting_ns", "used_ns"),
             **capacity.evidence(),
         },
         tuple(helps),
         ("raising --max-num-seqs: more would take each other's blocks", *capacity.useless(TOKENS)),
     )
+
+
+def _is_storm(facts: WindowFacts) -> bool:
+    is_often = facts.sums["preempted"] >= MIN_STORM_PREEMPTIONS
+    return is_often and facts.ratio("preempted_waiting_ns", "used_ns") >= MIN_STORM_WAITING
 
 
 def token_budget(facts: WindowFacts) -> Finding | None:

@@ -1,19 +1,34 @@
 """Offline inference: a model, prompts in, whole outputs back in order."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
 
-from vllm_obs.engine.args import EngineArgs
-from vllm_obs.engine.errors import RequestError
-from vllm_obs.engine.frontend.chat_template import Message, load_chat_template
+from vllm_obs.engine.args import EngineArgs, read_template
+from vllm_obs.engine.frontend.beam_search import BeamLimits, BeamSearch, BeamSearchOutput, BeamSearchParams
+from vllm_obs.engine.frontend.chat_template import ChatTemplate, load_chat_template
 from vllm_obs.engine.frontend.input_processor import Prompt
+from vllm_obs.engine.frontend.llm_chat import (
+    ChatOptions,
+    Conversations,
+    for_template,
+    listed_conversations,
+    template_options,
+)
 from vllm_obs.engine.frontend.llm_engine import LLMEngine
-from vllm_obs.engine.frontend.outputs import RequestOutput
+from vllm_obs.engine.frontend.llm_prompts import (
+    ParamsOrList,
+    Prompts,
+    params_for_each,
+    plain_prompts,
+    priorities_for_each,
+)
+from vllm_obs.engine.frontend.outputs import CompletionOutput, RequestOutput
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.sampling_params import SamplingParams
 
-Prompts = str | Mapping[str, Any] | Sequence[Any]
-ParamsOrList = SamplingParams | Sequence[SamplingParams] | None
+MakeBar = Callable[..., Any]
+ProgressBar = bool | MakeBar
+"""Whether a bar shows progress, or what makes one (as `tqdm.tqdm` does)."""
 
 
 class LLM:
@@ -32,33 +47,57 @@ class LLM:
         self._num_requests = 0
 
     def generate(
-        self, prompts: Prompts, sampling_params: ParamsOrList = None, use_tqdm: bool = True
+        self,
+        prompts: Prompts,
+        sampling_params: ParamsOrList = None,
+        use_tqdm: ProgressBar = True,
+        priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Finish every prompt and return the outputs in the prompts' order.
 
         A prompt is text, a list of token ids, {"prompt": text} or {"prompt_token_ids": ids}; `prompts` is one or
-        several. `sampling_params` is one for all, or a list with one each (ValueError when the lengths differ).
+        several. `sampling_params` is one for all, or a list with one each; `priority` has one each (lower runs
+        first, under the scheduling policy priority). ValueError when lengths differ.
         RequestError names a prompt that can never succeed; nothing has run then.
         """
-        return self._run([_plain(prompt) for prompt in _listed(prompts)], sampling_params, use_tqdm)
+        return self._run(plain_prompts(prompts), sampling_params, use_tqdm, priority)
 
     def chat(
         self,
-        messages: list[Message] | list[list[Message]],
+        messages: Conversations,
         sampling_params: ParamsOrList = None,
-        use_tqdm: bool = True,
-        **template_options: Any,
+        use_tqdm: ProgressBar = True,
+        **options: Unpack[ChatOptions],
     ) -> list[RequestOutput]:
-        """Answer one conversation or several, each through the model's chat template; otherwise as `generate`.
-
-        `template_options` are those of `ChatTemplate.render` (add_generation_prompt, tools…).
-        """
-        several = bool(messages) and isinstance(messages[0], list)
-        conversations: list[Any] = list(messages) if several else [messages]
+        """Answer one conversation or several, each through the chat template; otherwise as `generate`."""
+        template = self._template(options.get("chat_template"))
+        keeps_parts = options.get("chat_template_content_format") == "openai"
         prompts: list[Prompt] = [
-            self._chat_template.encode(conversation, **template_options) for conversation in conversations
+            template.encode(for_template(conversation, keeps_parts), **template_options(options))
+            for conversation in listed_conversations(messages)
         ]
         return self._run(prompts, sampling_params, use_tqdm)
+
+    def beam_search(
+        self,
+        prompts: Prompts,
+        params: BeamSearchParams,
+        use_tqdm: ProgressBar = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The likeliest continuations of every prompt, in the prompts' order; prompts as in `generate`.
+
+        At most `concurrency_limit` prompts are searched at a time. RequestError for what cannot be searched.
+        """
+        encode = self.get_tokenizer().encode
+        ids = [encode(prompt) if isinstance(prompt, str) else prompt for prompt in plain_prompts(prompts)]
+        config = self.llm_engine.config.model
+        limits = BeamLimits(config.max_logprobs, self.llm_engine.max_model_len)
+        search = BeamSearch(params, self.get_tokenizer(), limits, self._continue)
+        at_once = max(1, concurrency_limit or len(ids))
+        slices = [ids[start : start + at_once] for start in range(0, len(ids), at_once)]
+        with _bar(use_tqdm, len(slices) * params.max_tokens, "Beam search") as bar:
+            return [output for part in slices for output in search.search(part, bar.update)]
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -74,24 +113,35 @@ class LLM:
     def __exit__(self, *error: object) -> None:
         self.shutdown()
 
-    def _run(self, prompts: list[Prompt], sampling_params: ParamsOrList, use_tqdm: bool) -> list[RequestOutput]:
-        each = _params_for_each(sampling_params, len(prompts))
+    def _template(self, source: str | None) -> ChatTemplate:
+        return self._chat_template if source is None else ChatTemplate(read_template(source), self.get_tokenizer())
+
+    def _continue(self, prompts: list[list[int]], params: SamplingParams) -> list[CompletionOutput]:
+        return [output.outputs[0] for output in self._run(list(prompts), params, use_tqdm=False)]
+
+    def _run(
+        self,
+        prompts: list[Prompt],
+        sampling_params: ParamsOrList,
+        use_tqdm: ProgressBar,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        each = params_for_each(sampling_params, len(prompts))
+        priorities = priorities_for_each(priority, len(prompts))
         ids = [str(self._num_requests + i) for i in range(len(prompts))]
         self._num_requests += len(prompts)
         try:
-            for request_id, prompt, params in zip(ids, prompts, each, strict=True):
-                self.llm_engine.add_request(request_id, prompt, params, stream=False)
+            for request_id, prompt, params, urgency in zip(ids, prompts, each, priorities, strict=True):
+                self.llm_engine.add_request(request_id, prompt, params, urgency, stream=False)
             finished = self._finish(len(ids), use_tqdm)
         except BaseException:
             self.llm_engine.abort_request(ids)
             raise
         return [finished[request_id] for request_id in ids]
 
-    def _finish(self, num_requests: int, use_tqdm: bool) -> dict[str, RequestOutput]:
-        from tqdm import tqdm
-
+    def _finish(self, num_requests: int, use_tqdm: ProgressBar) -> dict[str, RequestOutput]:
         finished: dict[str, RequestOutput] = {}
-        with tqdm(total=num_requests, desc="Processed prompts", disable=not use_tqdm) as bar:
+        with _bar(use_tqdm, num_requests, "Processed prompts") as bar:
             while self.llm_engine.has_unfinished_requests():
                 for output in self.llm_engine.step():
                     if output.finished:
@@ -100,27 +150,10 @@ class LLM:
         return finished
 
 
-def _listed(prompts: Prompts) -> list[Any]:
-    """Several prompts as a list; one prompt (text, a dictionary, a flat list of ids) as a list of it."""
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    listed = list(prompts)
-    return [listed] if listed and all(type(item) is int for item in listed) else listed
+def _bar(use_tqdm: ProgressBar, total: int, words: str) -> Any:
+    """A bar, which shows nothing unless it is wanted."""
+    if callable(use_tqdm):
+        return use_tqdm(total=total, desc=words)
+    from tqdm import tqdm
 
-
-def _plain(prompt: Any) -> Prompt:
-    if isinstance(prompt, Mapping):
-        prompt = prompt.get("prompt_token_ids", prompt.get("prompt"))
-    if isinstance(prompt, str):
-        return prompt
-    if isinstance(prompt, Sequence):
-        return list(prompt)
-    raise RequestError("A prompt is text, a list of token ids, or a dictionary with one of them.", "prompt")
-
-
-def _params_for_each(params: ParamsOrList, num_prompts: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * num_prompts
-    if len(params) != num_prompts:
-        raise ValueError(f"There are {num_prompts} prompts and {len(params)} sampling parameters.")
-    return list(params)
+    return tqdm(total=total, desc=words, disable=not use_tqdm)

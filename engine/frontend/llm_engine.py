@@ -38,6 +38,8 @@ class LLMEngine:
         self.recorder = recorder or make_recorder(config, "LLM")
         self._client = client or _inproc_client(config, self.recorder)
         facts = self._client.facts
+        self.max_model_len = min(config.model.max_model_len, facts.max_model_len)
+        """The most tokens that a prompt and its answer may have together."""
         limits = make_limits(config, self.tokenizer, facts, cap_max_tokens=True)
         self._inputs = InputProcessor(self.tokenizer, limits, facts.kv_cache_size_tokens)
         self._outputs = OutputProcessor(self.tokenizer, self.recorder)

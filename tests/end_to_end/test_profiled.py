@@ -19,7 +19,7 @@ from observed_server import ObservedServer, await_that
 from serving import MODEL, serving
 
 NUM_STREAMS = 8
-NUM_TOKENS = 160
+NUM_TOKENS = 110
 NUM_STEPS = 20
 NS = 1e9
 STOP_SECONDS = 2.0
@@ -74,8 +74,8 @@ def profiled(server: ObservedServer, *options: str) -> subprocess.CompletedProce
 def steps_of(server: ObservedServer, first: int, last: int) -> list[tuple[int, int]]:
     """(forward, whole) ns of each step's worker, as it recorded them."""
     columns = server.inspect(f"steps?since={first - 1}&limit={last - first + 1}")["steps"]
-    assert columns["step"] == list(range(first, last + 1))
-    ranks = [rank for (rank,) in columns["ranks"]]
+    found = zip(columns["step"], columns["ranks"], strict=True)
+    ranks = [ranks[0] for step, ranks in found if first <= step <= last and ranks]
     return [(forwarded - prepared, sampled - received) for _, received, prepared, forwarded, _, sampled in ranks]
 
 
@@ -92,6 +92,7 @@ def test_the_table_is_what_the_worker_recorded_and_no_stream_notices(
     assert (table["num_steps"], table["ended_by"], table["rank"]) == (NUM_STEPS, "steps", 0)
 
     recorded = steps_of(server, table["first_step"], table["last_step"])
+    assert len(recorded) == NUM_STEPS
     forward = sum(forward for forward, _ in recorded) / NS
     whole = sum(whole for _, whole in recorded) / NS
     of_forward = sum(row["self_seconds"] for row in table["operators"] if row["phase"] == "forward")

@@ -1,4 +1,4 @@
-"""The floor is the least time seen for at least as much work: it never falls with more of it, and it is bounded."""
+"""The floor is the least time seen for at least as much work: it never falls with more, and it is bounded."""
 
 import pytest
 from hypothesis import given

@@ -60,7 +60,7 @@ def test_ranks_of_a_role_are_summed() -> None:
     assert (worker["num_samples"], worker["functions"][0]["self_samples"]) == (20, 8)
 
 
-def test_where_nobody_knows_who_ran_all_samples_give_the_order() -> None:
+def test_where_no_time_is_known_the_samples_give_the_order() -> None:
     (role,) = sample_table([without_ran(engine_samples())])
     assert (role["knows_who_ran"], role["num_ran"]) == (False, 0)
     assert [row["function"] for row in role["functions"]] == ["Queue.get", "EngineCore.step", "main"]

@@ -5,6 +5,7 @@ from window_facts import DESCRIBED, minute, only
 
 from vllm_obs.telemetry.verdict_load import kv_pressure, long_prefill, max_num_seqs, preemption_storm, token_budget
 
+STORM = {"preempted": 90.0, "preempted_wait_ns": 30.0, "preempted_waiting_ns": 180.0}
 RULES = (kv_pressure, preemption_storm, token_budget, max_num_seqs, long_prefill)
 
 
@@ -15,7 +16,7 @@ def test_a_load_that_waits_for_nothing_has_no_finding(rule: object) -> None:
 
 
 def test_waiting_for_blocks() -> None:
-    finding = only(kv_pressure(minute(fresh_kv_ns=45, kv_ns=45)))
+    finding = only(kv_pressure(minute(kv_ns=45)))
     assert finding.says == (
         "Requests wait for KV blocks 75 % of the time: 300 of 500 blocks are held by 10.0 that run, 5.0 wait."
     )
@@ -40,20 +41,21 @@ def test_waiting_for_blocks() -> None:
 
 
 def test_without_an_override_the_memory_is_what_helps() -> None:
-    finding = only(kv_pressure(minute(DESCRIBED._replace(num_blocks_override=0), fresh_kv_ns=45)))
+    finding = only(kv_pressure(minute(DESCRIBED._replace(num_blocks_override=0), kv_ns=45)))
     assert finding.helps == (
-        "raise --kv-cache-memory-bytes from 64M to about 81M (500 to about 630 blocks), or --gpu-memory-utilization",
+        "raise --kv-cache-memory-bytes from 64M to about 81M (500 to about 630 blocks), "
+        "or --gpu-memory-utilization",
     )
 
 
 def test_more_blocks_are_asked_for_only_as_far_as_there_are_places() -> None:
     """A thousand wait, 22 places are left for them: 300 blocks and 22 times 30 more."""
-    finding = only(kv_pressure(minute(fresh_kv_ns=45, waiting_ns=60_000)))
+    finding = only(kv_pressure(minute(kv_ns=45, waiting_ns=60_000)))
     assert "from 500 to about 960 (" in finding.helps[0]
 
 
 def test_a_preemption_storm() -> None:
-    facts = minute(preempted=90, preempted_wait_ns=30, recomputed_tokens=23_000, kv_ns=40)
+    facts = minute(**STORM, recomputed_tokens=23_000, kv_ns=40)
     finding = only(preemption_storm(facts))
     assert finding.says == (
         "Running requests take each other's KV blocks: 90 preemptions in 60 s, 23 % of the computed tokens are "
@@ -64,16 +66,16 @@ def test_a_preemption_storm() -> None:
     assert finding.share == 0.5
 
 
-@pytest.mark.parametrize(
-    "sums",
-    [
-        {"preempted": 4, "preempted_wait_ns": 30, "recomputed_tokens": 23_000},
-        {"preempted": 90, "preempted_wait_ns": 9, "recomputed_tokens": 23_000},
-        {"preempted": 90, "preempted_wait_ns": 30, "recomputed_tokens": 2_000},
-    ],
-)
-def test_some_preemptions_are_no_storm(sums: dict[str, float]) -> None:
-    assert preemption_storm(minute(**sums)) is None
+@pytest.mark.parametrize("changes", [{"preempted": 4}, {"preempted_waiting_ns": 50}])
+def test_some_preemptions_are_no_storm_but_a_wait_for_blocks(changes: dict[str, float]) -> None:
+    facts = minute(**{**STORM, **changes}, kv_ns=40)
+    assert preemption_storm(facts) is None
+    assert only(kv_pressure(facts)).share == pytest.approx(40 / 60)
+
+
+def test_in_a_storm_only_those_wait_for_blocks_who_never_had_any() -> None:
+    assert kv_pressure(minute(**STORM, kv_ns=40)) is None
+    assert only(kv_pressure(minute(**STORM, kv_ns=40, fresh_kv_ns=15))).share == 0.25
 
 
 def test_full_steps() -> None:

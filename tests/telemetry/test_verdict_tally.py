@@ -1,4 +1,4 @@
-"""A step's sums: its time under its limit, what it lost standing still and by whom, and what its tokens were for."""
+"""A step's sums: its time by limit, what it lost standing still and by whom, and what its tokens were for."""
 
 from typing import Any
 
@@ -118,8 +118,8 @@ def test_who_was_preempted_waits_until_it_runs_again_or_leaves() -> None:
     ]
     counted.released("w")
     seen.append(counted.add(step({"a": 1}, over_ms=60, **waits), None))
-    assert [picked(sums, "preempted", "preempted_wait_ns", "fresh_kv_ns") for sums in seen] == [
-        [2, 20 * MS, 0],
+    assert [picked(sums, "preempted", "preempted_waiting_ns", "fresh_kv_ns") for sums in seen] == [
+        [2, 40 * MS, 0],
         [0, 20 * MS, 0],
         [0, 0, 20 * MS],
     ]

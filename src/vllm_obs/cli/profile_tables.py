@@ -69,14 +69,16 @@ def _row(row: dict[str, Any]) -> str:
 
 
 def _sample_lines(samples: list[dict[str, Any]]) -> Iterator[str]:
-    """Of each role the functions that most samples found; of threads that ran, where that is known."""
+    """Of each role the functions that most of its CPU time was used in; by samples where that is not known."""
     for role in samples:
-        knows = role["knows_who_ran"]
-        measure, whole = ("self_ran", role["num_ran"]) if knows else ("self_samples", role["num_samples"])
+        knows = role["cpu_seconds"] > 0
+        measure, whole = (
+            ("self_cpu_seconds", role["cpu_seconds"]) if knows else ("self_samples", role["num_samples"])
+        )
         yield f"{role['role']}: {role['num_samples']} samples, {role['cpu_seconds']:.2f} s of CPU"
         for function in role["functions"][:NUM_FUNCTIONS]:
             if function[measure]:
-                share = 100 * function[measure] / max(1, whole)
+                share = 100 * function[measure] / (whole or 1)
                 yield f"  {share:>5.1f} %  {function['function']}  {function['file']}"
         yield ""
 

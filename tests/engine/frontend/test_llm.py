@@ -39,6 +39,26 @@ def texts(outputs: Any) -> list[str]:
     return [output.outputs[0].text for output in outputs]
 
 
+class CountingBar:
+    """A progress bar that counts."""
+
+    def __init__(self) -> None:
+        self.total = self.count = 0
+
+    def __call__(self, total: int, desc: str) -> "CountingBar":
+        self.total = total
+        return self
+
+    def __enter__(self) -> "CountingBar":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def update(self) -> None:
+        self.count += 1
+
+
 def test_outputs_are_in_the_prompts_order_whatever_ends_first(llm: LLM) -> None:
     prompts = [f"{word} x" for word in ("one", "two", "three", "four")]
     params = [one_token(n) for n in (7, 1, 5, 2)]
@@ -88,6 +108,63 @@ def test_a_chat_goes_through_the_template(llm: LLM) -> None:
     assert len(llm.chat([conversation, conversation], one_token(), use_tqdm=False)) == 2
 
 
+def test_a_prompt_with_more_than_text_is_refused(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="'multi_modal_data'"):
+        llm.generate({"prompt": "Hello", "multi_modal_data": {}}, one_token(), use_tqdm=False)
+
+
+def test_priorities_go_with_their_prompts(llm: LLM, client: EchoClient) -> None:
+    llm.generate(["Hello", "Hello"], one_token(), use_tqdm=False, priority=[3, -1])
+    llm.generate("Hello", one_token(), use_tqdm=False)
+    assert [request.priority for request in client.added] == [3, -1, 0]
+    with pytest.raises(ValueError, match="1 prompts and 2 priorities"):
+        llm.generate("Hello", one_token(), use_tqdm=False, priority=[1, 2])
+
+
+def test_the_options_of_a_chat_reach_its_template(llm: LLM) -> None:
+    template = (
+        "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}"
+        "{{ tools[0].function.name if tools }}{{ mood }}{{ '>' if add_generation_prompt }}"
+    )
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    conversation = [
+        {"role": "developer", "content": [{"type": "text", "text": "a"}, "b"]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "user", "content": "hi"},
+    ]
+
+    def prompt(**options: Any) -> str:
+        (output,) = llm.chat(conversation, one_token(), use_tqdm=False, **options)
+        return llm.get_tokenizer().decode(output.prompt_token_ids)
+
+    asked = {"tools": [{"function": {"name": "get"}}], "chat_template_kwargs": {"mood": "!"}}
+    assert prompt(chat_template=template, **asked) == "system=a\nb;assistant=;user=hi;get!>"
+    assert prompt(chat_template=template, add_generation_prompt=False) == "system=a\nb;assistant=;user=hi;"
+    assert prompt(chat_template=template, continue_final_message=True).endswith("user=hi")
+    parts = "{% for p in messages[0].content %}{{ p.text or p }},{% endfor %}"
+    assert prompt(chat_template=parts, chat_template_content_format="openai") == "a,b,"
+    arguments = "{{ messages[1].tool_calls[0].function.arguments.x + 1 }}"
+    assert prompt(chat_template=arguments) == "2"
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        "hi",
+        ["hi"],
+        [[]],
+        [{"content": "hi"}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+        [{"role": "user", "content": 5}],
+        [{"role": "user", "content": "hi"}, [{"role": "user", "content": "hi"}]],
+    ],
+)
+def test_what_is_no_conversation_is_refused(llm: LLM, messages: Any) -> None:
+    with pytest.raises(RequestError) as refused:
+        llm.chat(messages, one_token(), use_tqdm=False)
+    assert refused.value.param == "messages"
+
+
 def test_max_tokens_beyond_the_context_is_cut(llm: LLM) -> None:
     (output,) = llm.generate([[19556] * 500], one_token(10_000), use_tqdm=False)
     assert len(output.outputs[0].token_ids) == 12
@@ -98,6 +175,12 @@ def test_a_bar_shows_progress_unless_switched_off(llm: LLM, capsys: pytest.Captu
     assert capsys.readouterr().err == ""
     llm.generate(["Hello"], one_token())
     assert "Processed prompts: 100%" in capsys.readouterr().err
+
+
+def test_a_bar_can_be_ones_own(llm: LLM) -> None:
+    bar = CountingBar()
+    llm.generate(["Hello"] * 3, one_token(), use_tqdm=bar)
+    assert (bar.total, bar.count) == (3, 3)
 
 
 def test_unknown_keywords_and_models_are_named() -> None:
@@ -136,11 +219,13 @@ def test_the_package_offers_llm_and_its_parameters_without_loading_them() -> Non
     program = (
         "import sys, vllm_obs\n"
         "print([name for name in sys.modules if name.startswith('vllm_obs.')])\n"
-        "from vllm_obs import LLM, SamplingParams\n"
+        "from vllm_obs import LLM, BeamSearchParams, SamplingParams, StructuredOutputsParams\n"
         "print(LLM.__module__, SamplingParams.__module__, hasattr(vllm_obs, 'Nothing'))\n"
+        "print(BeamSearchParams.__module__, StructuredOutputsParams.__module__)\n"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.splitlines() == [
         "[]",
         "vllm_obs.engine.frontend.llm vllm_obs.engine.sampling_params False",
+        "vllm_obs.engine.frontend.beam_search vllm_obs.engine.structured.params",
     ]

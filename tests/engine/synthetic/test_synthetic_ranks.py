@@ -70,7 +70,9 @@ def test_one_rank_lives_in_the_engine_and_records_its_steps() -> None:
     assert (step.step, step.rank, step.num_tokens, step.num_rows) == (1, 0, 8, 1)  # type: ignore[attr-defined]
     assert output.request_ids == ["r-1"]
     phases: list[Any] = recorder.of(ProcessPhase)
-    assert [phase.phase for phase in phases] == ["make worker", "load weights", "kv cache", "warm-up"]
+    names = [phase.phase for phase in phases]
+    assert names[0] == "make worker"
+    assert "import torch" not in names
 
 
 def test_a_stopped_rank_holds_the_step_up_until_it_goes_on(two_ranks: Executor) -> None:
