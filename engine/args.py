@@ -1,6 +1,6 @@
 """The engine's flags as one dataclass, checked once and turned into the frozen configuration."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -47,6 +47,8 @@ class EngineArgs:
     max_model_len: int | None = None
     max_logprobs: int = 20
     chat_template: str | None = None
+    pooler_config: dict[str, Any] | None = None
+    override_pooler_config: dict[str, Any] | None = None
     seed: int = 0
     device: str = "auto"
     distributed_executor_backend: str = "uni"
@@ -68,12 +70,15 @@ class EngineArgs:
         """Check everything, find the model, and freeze it. Raises ConfigError, one line, number and limit."""
         # Imported here: --help needs the flags only.
         from vllm_obs.engine.model.source import ModelSource, resolve_model, resolve_tokenizer
+        from vllm_obs.engine.pooling.override import overridden
 
         self._check()
         step_time, num_ranks = self._synthetic()
         device = detect_device("cpu" if self.load_format == "synthetic" else self.device)
         source: ModelSource = resolve_model(self.model, self.load_format)
-        max_model_len = self._max_model_len(source.architecture)
+        is_encoder = source.architecture.is_encoder
+        max_model_len = self._max_model_len(source.architecture, source.default_length)
+        pooler_config = {**(self.override_pooler_config or {}), **(self.pooler_config or {})}
         template = source.chat_template if self.chat_template is None else read_template(self.chat_template)
         model = ModelConfig(
             model=source.model,
@@ -82,18 +87,20 @@ class EngineArgs:
             tokenizer=resolve_tokenizer(self.tokenizer) if self.tokenizer else source.path,
             served_model_names=self._served_names(source.model),
             architecture=source.architecture,
-            dtype=_DTYPES[self.dtype],
+            dtype="float32" if is_encoder and self.dtype == "auto" else _DTYPES[self.dtype],
             max_model_len=max_model_len,
             seed=self.seed,
             device=device,
             chat_template=template,
             max_logprobs=self._max_logprobs(source.architecture.vocab_size),
             synthetic_step_time=step_time,
+            pooling=overridden(source.pooling, pooler_config),
         )
+        whole = replace(self, enable_chunked_prefill=False, enable_prefix_caching=False) if is_encoder else self
         return VllmConfig(
             model,
-            self._cache(),
-            self._scheduler(device, max_model_len),
+            whole._cache(),
+            whole._scheduler(device, max_model_len),
             self._parallel(num_ranks),
             self._observability(),
         )
@@ -110,11 +117,11 @@ class EngineArgs:
                 f"--gpu-memory-utilization {self.gpu_memory_utilization} is not above 0 and at most 1"
             )
 
-    def _max_model_len(self, architecture: ModelArchitecture) -> int:
+    def _max_model_len(self, architecture: ModelArchitecture, default_length: int | None) -> int:
         limit = model_length_limit(architecture)
         if self.max_model_len is not None and self.max_model_len > limit:
             raise ConfigError(f"--max-model-len {self.max_model_len} is more than the model's {limit} positions")
-        return self.max_model_len or limit
+        return self.max_model_len or min(limit, default_length or limit)
 
     def _max_logprobs(self, vocab_size: int) -> int:
         return vocab_size if self.max_logprobs == -1 else min(self.max_logprobs, vocab_size)

@@ -3,16 +3,22 @@
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_type_hints
 
+from vllm_obs.engine.pooling.kinds import PoolingKind
+
 Dtype = Literal["float32", "bfloat16", "float16"]
 Device = Literal["cpu", "cuda"]
+
+ENCODERS = ("BertModel", "RobertaModel", "XLMRobertaModel")
+"""Architectures that read a whole text in both directions and generate nothing."""
 
 
 @dataclass(frozen=True)
 class ModelArchitecture:
-    """The shape of a decoder, read from config.json or GGUF metadata without torch.
+    """The shape of a decoder or an encoder, read from config.json or GGUF metadata without torch.
 
     `rope_scaling` is the Hugging Face dictionary (rope_type, factor, …) or None. `sliding_window` is in tokens;
-    the layers in `full_attention_layers` do without it.
+    the layers in `full_attention_layers` do without it. `num_token_types` and `position_offset` (how many rows of
+    the position table stand before the first token's) are an encoder's; its norms' epsilon is `rms_norm_eps` too.
     """
 
     name: str
@@ -35,6 +41,26 @@ class ModelArchitecture:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     source_dtype: str = "bfloat16"
+    num_token_types: int = 0
+    position_offset: int = 0
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it makes hidden states only, of whole texts."""
+        return self.name in ENCODERS
+
+
+@dataclass(frozen=True)
+class PoolingConfig:
+    """How the model makes one vector of a prompt, unless a request says otherwise.
+
+    Vectors may be cut to `matryoshka_dimensions`, to any length where that is empty and `is_matryoshka`.
+    """
+
+    kind: PoolingKind = "last"
+    normalize: bool = True
+    is_matryoshka: bool = False
+    matryoshka_dimensions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +85,7 @@ class ModelConfig:
     chat_template: str | None = None
     max_logprobs: int = 20
     synthetic_step_time: dict[str, Any] = field(default_factory=dict)
+    pooling: PoolingConfig = PoolingConfig()
 
     @property
     def is_synthetic(self) -> bool:

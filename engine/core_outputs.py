@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vllm_obs.engine.messages import Detours, EngineCoreOutputs, FinishReason, Logprobs, SchedulerStats
+from vllm_obs.engine.messages import (
+    Detours,
+    EngineCoreOutputs,
+    FinishReason,
+    Float32Array,
+    Logprobs,
+    SchedulerStats,
+)
 from vllm_obs.engine.request import NO_TOKEN, Request
 
 
@@ -36,6 +43,7 @@ class _Columns:
     errors: list[tuple[int, str, str]] = field(default_factory=list)
     timings: list[tuple[int, int, int]] = field(default_factory=list)
     detours: list[tuple[int, Detours]] = field(default_factory=list)
+    pooled: list[tuple[int, Float32Array]] = field(default_factory=list)
 
     def add_rows(self, requests: Sequence[Request], num_new_tokens: int) -> None:
         """A row for each sequence, each with that many new tokens."""
@@ -51,6 +59,9 @@ class _Columns:
             self.timings.append((first_row + row, *_take_timing(requests[row])))
         for row in [row for row, request in enumerate(requests) if request.untold_detours]:
             self.detours.append((first_row + row, _take_detours(requests[row])))
+        for row, request in enumerate(requests, first_row):
+            if request.pooled is not None:
+                self.pooled.append((row, request.pooled))
 
     def add_error(self, request_id: str, reason: str, message: str) -> None:
         """A row for something that never became a sequence."""
@@ -83,6 +94,7 @@ class _Columns:
             stats=stamp.stats,
             sampled_at=stamp.sampled_at,
             sent_at=stamp.sent_at,
+            pooled=self.pooled,
         )
 
 

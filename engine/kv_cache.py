@@ -49,7 +49,7 @@ class KVCacheManager:
         The last known token is always computed, because its logits are wanted: a full hit loses its last
         block. They are not touched yet, so use them before anything else is allocated.
         """
-        if not self.enable_prefix_caching or request.wants_prompt_logprobs:
+        if not self.enable_prefix_caching or request.passes_whole_prompt:
             return []
         found: list[int] = []
         for index in range((request.num_tokens - 1) // self.block_size):

@@ -28,6 +28,12 @@ class TextlessFormatter(logging.Formatter):
         """The traceback."""
         return "\n".join(_told(error) for error in _chain(ei[1]))
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's own name)
+        """The line; of what asyncio tells of a lost task the rest, which shows its exception, is left out."""
+        if record.name == "asyncio":
+            record.message = record.message.partition("\n")[0]
+        return super().formatMessage(record)
+
 
 def configure_logging(title: str, level: str | None = None) -> None:
     """Send this process's log to stderr under its title; our own at `level`, other libraries from WARNING on.

@@ -44,7 +44,8 @@ class SamplingSpec(NamedTuple):
     None here: the input processor draws one for requests without. With `max_tokens` 0 the prompt is only
     scored: one token is sampled, and nobody's. `logprobs` is the number of alternatives (0 = only the sampled
     token's), None for none. `eos_token_ids` is empty under ignore_eos. `grammar` is the text of a grammar
-    (`engine/structured/grammar_text.py`) that the output must match, empty for none.
+    (`engine/structured/grammar_text.py`) that the output must match, empty for none. `pooling` is how the prompt
+    is to become one vector (`engine/pooling/kinds.py`), empty where tokens are wanted; `max_tokens` is 0 then.
     """
 
     temperature: float = 1.0
@@ -66,6 +67,7 @@ class SamplingSpec(NamedTuple):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     grammar: str = ""
+    pooling: str = ""
 
 
 class EngineCoreRequest(NamedTuple):
@@ -150,6 +152,7 @@ class EngineCoreOutputs(NamedTuple):
     `errors` holds (row, reason, message) for rows with FinishReason.ERROR. `timings` holds (row, when it was
     taken, when it was first scheduled; monotonic ns) for each sequence's first row after that. `detours` holds
     (row, Detours) where a sequence was held up since its row before; a detour that lasts is told when it ends.
+    `pooled` holds (row, float32 vector of the model's width) for the endings of those that asked for one.
     """
 
     client_index: int
@@ -171,6 +174,7 @@ class EngineCoreOutputs(NamedTuple):
     stats: SchedulerStats | None
     sampled_at: int
     sent_at: int
+    pooled: list[tuple[int, Float32Array]] = []
 
 
 class EngineFacts(NamedTuple):

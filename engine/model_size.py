@@ -26,11 +26,13 @@ class ModelSize(NamedTuple):
 
 
 def model_size(architecture: ModelArchitecture) -> ModelSize:
-    """The size of a decoder of this shape; norms, a thousandth of it, are left out."""
+    """The size of a model of this shape; norms, a thousandth of it, are left out."""
     hidden, queries = architecture.hidden_size, architecture.num_heads * architecture.head_dim
     keys = architecture.num_kv_heads * architecture.head_dim
     attention = hidden * (2 * queries + 2 * keys)
-    layers = architecture.num_layers * (attention + 3 * hidden * architecture.intermediate_size)
+    num_matrices = 2 if architecture.is_encoder else 3
+    layers = architecture.num_layers * (attention + num_matrices * hidden * architecture.intermediate_size)
     embedding = architecture.vocab_size * hidden
     num_embeddings = 1 if architecture.tie_word_embeddings else 2
-    return ModelSize(layers + num_embeddings * embedding, layers + embedding)
+    num_heads = 0 if architecture.is_encoder else 1
+    return ModelSize(layers + num_embeddings * embedding, layers + num_heads * embedding)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from vllm_obs.engine.messages import Int32Array, Logprobs, SamplingSpec
+from vllm_obs.engine.messages import Float32Array, Int32Array, Logprobs, SamplingSpec
 
 
 class NewRow(NamedTuple):
@@ -85,7 +85,8 @@ class ModelRunnerOutput(NamedTuple):
     `logprobs` holds (request id, Logprobs with one position); `prompt_logprobs` the positions computed in this
     step for rows that asked, in prompt order (position p predicts token p + 1; the last prompt position is
     left out). `failed` holds (request id, reason, message) for rows that have no answer (NaN logits); it counts
-    even where the row has a token.
+    even where the row has a token. `pooled` holds (request id, float32 vector) for rows whose prompt became one in
+    this step; they have a token too, which is nobody's.
     """
 
     step: int
@@ -95,3 +96,4 @@ class ModelRunnerOutput(NamedTuple):
     prompt_logprobs: list[tuple[str, Logprobs]]
     failed: list[tuple[str, str, str]]
     moments: list[WorkerMoments]
+    pooled: list[tuple[str, Float32Array]] = []

@@ -66,6 +66,8 @@ class ProcessCaptures:
                 self.start(order)
             elif not is_look:
                 self.stop()
+        except VllmObsError as error:
+            logger.warning("the profile cannot be taken: %s", error)
         except Exception:
             logger.exception("the profile cannot be taken")
         self.collect()

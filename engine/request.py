@@ -7,7 +7,15 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from vllm_obs.engine.messages import Detours, EngineCoreRequest, FinishReason, Int32Array, Logprobs
+from vllm_obs.engine.messages import (
+    Detours,
+    EngineCoreRequest,
+    FinishReason,
+    Float32Array,
+    Int32Array,
+    Logprobs,
+)
+from vllm_obs.engine.pooling.kinds import READING_ALL
 
 NO_TOKEN = -1
 NOT_ENDED = -1
@@ -72,6 +80,7 @@ class Request:
         "num_sent_tokens",
         "num_slots",
         "num_tokens",
+        "pooled",
         "prompt_logprobs",
         "rank",
         "request_id",
@@ -120,6 +129,7 @@ class Request:
         self.next_cache_at = 0
 
         self.prompt_logprobs: list[Logprobs] = []
+        self.pooled: Float32Array | None = None
         self.finish_reason = NOT_ENDED
         self.stop_token_id = NO_TOKEN
         self.error: tuple[str, str] | None = None
@@ -138,6 +148,11 @@ class Request:
     def wants_prompt_logprobs(self) -> bool:
         """Whether every prompt position must still pass the model, so that cached blocks cannot stand in."""
         return self.sampling.prompt_logprobs is not None and self.num_output_tokens == 0
+
+    @property
+    def passes_whole_prompt(self) -> bool:
+        """Whether every prompt position must pass the model, for its log-probability or for its hidden state."""
+        return self.wants_prompt_logprobs or self.sampling.pooling in READING_ALL
 
     def known_token_ids(self) -> Int32Array:
         """A copy of the prompt and the output so far, int32, shape (num_tokens,)."""

@@ -9,6 +9,7 @@ import numpy as np
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.messages import EngineCoreRequest, SamplingSpec
+from vllm_obs.engine.pooling.kinds import POOLING_KINDS
 
 MAX_ID_CHARS = 256
 MAX_SALT_CHARS = 4096
@@ -44,6 +45,8 @@ class RequestBounds:
     max_model_len: int
     max_logprobs: int
     num_cache_tokens: int
+    generates: bool = True
+    pools: bool = True
 
     @classmethod
     def from_config(cls, config: VllmConfig, num_blocks: int) -> "RequestBounds":
@@ -51,7 +54,14 @@ class RequestBounds:
         model = config.model
         vocab_size = model.architecture.vocab_size
         max_logprobs = model.max_logprobs if model.max_logprobs >= 0 else vocab_size
-        return cls(vocab_size, model.max_model_len, max_logprobs, num_blocks * config.cache.block_size)
+        return cls(
+            vocab_size,
+            model.max_model_len,
+            max_logprobs,
+            num_blocks * config.cache.block_size,
+            generates=not model.architecture.is_encoder,
+            pools=not model.is_synthetic,
+        )
 
     def check(self, request: EngineCoreRequest) -> None:
         """RequestError, with the field, the number and the limit, for what the engine cannot take."""
@@ -73,7 +83,7 @@ class RequestBounds:
             )
         if not len(prompt):
             raise RequestError("The prompt has no tokens.", "prompt", reason="empty_prompt")
-        longest = min(self.max_model_len - 1, self.num_cache_tokens)
+        longest = min(self.max_model_len - (not request.sampling.pooling), self.num_cache_tokens)
         if len(prompt) > longest:
             raise RequestError(
                 f"The prompt has {len(prompt)} tokens; at most {longest} fit in the context of "
@@ -84,6 +94,7 @@ class RequestBounds:
         self._require_token_ids("prompt", (int(prompt.min()), int(prompt.max())))
 
     def _check_sampling(self, sampling: SamplingSpec) -> None:
+        self._check_task(sampling)
         for name, low, high in _INTEGERS:
             _require_integer(name, getattr(sampling, name), low, high)
         for name, least, most in _NUMBERS:
@@ -92,6 +103,13 @@ class RequestBounds:
             if getattr(sampling, name) is not None:
                 _require_integer(name, getattr(sampling, name), 0, self.max_logprobs)
         self._check_token_lists(sampling)
+
+    def _check_task(self, sampling: SamplingSpec) -> None:
+        if not (self.pools if sampling.pooling else self.generates):
+            made = "vectors of prompts" if sampling.pooling else "tokens"
+            raise RequestError(f"This model makes no {made}.", "model", reason="unsupported")
+        if sampling.pooling and (sampling.pooling not in POOLING_KINDS or sampling.max_tokens):
+            raise RequestError(f"pooling is one of {', '.join(POOLING_KINDS)}, with max_tokens 0.", "pooling")
 
     def _check_token_lists(self, sampling: SamplingSpec) -> None:
         for name, max_items in (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.messages import SamplingSpec
+from vllm_obs.engine.pooling.kinds import POOLING_KINDS, PoolingKind
 
 if TYPE_CHECKING:
     from vllm_obs.engine.structured.params import StructuredOutputsParams
@@ -15,6 +16,8 @@ MAX_N = 16_384
 INT64_MAX = 2**63 - 1
 GREEDY_BELOW = 1e-5
 MAX_LOGIT_BIAS = 100.0
+NO_GENERATION = "This model does not generate text; it makes embeddings, scores and rankings."
+NO_POOLING = "This model does not make embeddings."
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class SamplingParams:
     `spaces_between_special_tokens` is accepted for compatibility: the tokenizers served here put none.
     `structured_outputs` is what the output must match.
     `truncate_prompt_tokens` keeps that many of the prompt's last tokens (-1: as many as the context allows).
+    `pooling` asks for one vector of the prompt in place of tokens (see `engine/pooling/params.py`, which makes such
+    parameters); `max_tokens` is 0 then, and a prompt that is truncated keeps its beginning.
     Values are normalised here (lists become tuples) and checked by `check_sampling_params`.
     """
 
@@ -55,6 +60,7 @@ class SamplingParams:
     allowed_token_ids: Iterable[int] | None = None
     truncate_prompt_tokens: int | None = None
     structured_outputs: "StructuredOutputsParams | None" = None
+    pooling: PoolingKind | None = None
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
@@ -89,7 +95,8 @@ class SamplingLimits:
     `vocab_size` is the number of ids a request may name: those both the tokenizer and the logits have.
     `max_total_tokens` bounds n times max_tokens, and that times the log-probabilities of each;
     `max_constraint_tokens` the token ids that the sequences' allowed_token_ids, logit_bias and bad_words hold.
-    `cap_max_tokens` cuts max_tokens to what fits (offline) where a server refuses the request.
+    `cap_max_tokens` cuts max_tokens to what fits (offline) where a server refuses the request. `generates` and
+    `pools` say whether the model makes tokens, and whether it makes vectors of prompts.
     """
 
     max_model_len: int
@@ -106,6 +113,8 @@ class SamplingLimits:
     max_prompt_logprob_entries: int = 131_072
     max_grammar_chars: int = 33_554_432
     cap_max_tokens: bool = False
+    generates: bool = True
+    pools: bool = True
 
 
 def shown(value: object) -> str:
@@ -119,6 +128,7 @@ def shown(value: object) -> str:
 
 def check_sampling_params(params: SamplingParams, limits: SamplingLimits) -> None:
     """Raise RequestError, naming the field, the value and the limit, unless the engine can do what is asked."""
+    _check_task(params, limits)
     _check_n(params.n, limits)
     for name, low, high in (
         ("temperature", 0.0, 2.0),
@@ -165,6 +175,17 @@ def _integer(name: str, value: object, low: int, high: int) -> int:
     if value > high:
         raise RequestError(f"{name} must be at most {high}, got {shown(value)}.", name)
     return value
+
+
+def _check_task(params: SamplingParams, limits: SamplingLimits) -> None:
+    if params.pooling is None:
+        if not limits.generates:
+            raise RequestError(NO_GENERATION, "model", reason="unsupported")
+        return
+    if not limits.pools:
+        raise RequestError(NO_POOLING, "model", reason="unsupported")
+    if params.pooling not in POOLING_KINDS or params.max_tokens != 0 or params.n != 1:
+        raise RequestError(f"pooling must be one of {', '.join(POOLING_KINDS)}, with no token asked for.", "pooling")
 
 
 def _check_n(n: object, limits: SamplingLimits) -> None:
@@ -276,4 +297,5 @@ def to_spec(params: SamplingParams, max_tokens: int, eos_token_ids: tuple[int, .
         allowed_token_ids=tuple(dict.fromkeys(params.allowed_token_ids or ())),
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
+        pooling=params.pooling or "",
     )

@@ -29,6 +29,8 @@ def apply_output(state: SchedulerState, output: ModelRunnerOutput) -> StepUpdate
     failures = {request_id: (reason, message) for request_id, reason, message in output.failed}
     if output.prompt_logprobs:
         _keep_prompt_logprobs(step, output)
+    if output.pooled:
+        _keep_pooled(step, output)
     num_wasted = _apply_chunks(state, step, failures)
     requests, token_ids = step.sampled, output.token_ids
     if step.dropped or failures or output.request_ids != [request.request_id for request in requests]:
@@ -51,6 +53,14 @@ def _keep_prompt_logprobs(step: InFlightStep, output: ModelRunnerOutput) -> None
         request = rows.get(request_id)
         if request is not None and request_id not in step.dropped and request.wants_prompt_logprobs:
             request.prompt_logprobs.append(logprobs)
+
+
+def _keep_pooled(step: InFlightStep, output: ModelRunnerOutput) -> None:
+    """Keep the vectors of prompts until their endings go out, in this step."""
+    rows = {request.request_id: request for request in step.sampled}
+    for request_id, vector in output.pooled:
+        if request_id in rows and request_id not in step.dropped:
+            rows[request_id].pooled = vector
 
 
 def _apply_chunks(state: SchedulerState, step: InFlightStep, failures: dict[str, tuple[str, str]]) -> int:
@@ -113,9 +123,12 @@ def _append_tokens(state: SchedulerState, requests: list[Request], token_ids: li
 def _end_if_stopped(state: SchedulerState, request: Request, token_id: int) -> None:
     """End of sequence, then stop tokens (both only from `min_tokens` on), then the length limits.
 
-    What was only to be scored ends by its length, whatever the token.
+    What was only to be scored ends by its length, whatever the token; what was pooled has stopped.
     """
     sampling = request.sampling
+    if sampling.pooling:
+        _end_pooled(state, request)
+        return
     if sampling.max_tokens and request.num_output_tokens >= sampling.min_tokens:
         if token_id in sampling.eos_token_ids:
             state.end(request, FinishReason.STOP, NO_TOKEN)
@@ -125,3 +138,10 @@ def _end_if_stopped(state: SchedulerState, request: Request, token_id: int) -> N
             return
     if request.num_tokens >= request.max_num_tokens:
         state.end(request, FinishReason.LENGTH)
+
+
+def _end_pooled(state: SchedulerState, request: Request) -> None:
+    if request.pooled is None:
+        state.fail(request, "internal_error", NOT_ANSWERED)
+    else:
+        state.end(request, FinishReason.STOP)

@@ -26,9 +26,11 @@ def check_outputs(outputs: EngineCoreOutputs) -> None:
     pairs = outputs.logprobs + outputs.prompt_logprobs
     rows = [row for row, _ in [*pairs, *outputs.detours]]
     rows += [row for row, _, _ in [*outputs.errors, *outputs.timings]]
+    rows += [row for row, _ in outputs.pooled]
     _require(not rows or 0 <= min(rows) <= max(rows) < num_rows, "a row that does not exist")
     for _, logprobs in pairs:
         check_logprobs(logprobs)
+    _require(all(vector.ndim == 1 for _, vector in outputs.pooled), "a pooled vector has one dimension")
 
 
 def check_logprobs(logprobs: Logprobs) -> None:
@@ -52,6 +54,7 @@ def check_answer(answer: ModelRunnerOutput) -> None:
     _require(len(answer.request_ids) == len(answer.token_ids), "columns of different lengths")
     for _, logprobs in answer.logprobs + answer.prompt_logprobs:
         check_logprobs(logprobs)
+    _require(all(vector.ndim == 1 for _, vector in answer.pooled), "a pooled vector has one dimension")
 
 
 def _require(holds: bool, detail: str) -> None:

@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute
 
 from vllm_obs import __version__
 from vllm_obs.server.admission import Admission
+from vllm_obs.server.anthropic_paths import envelope_of
 from vllm_obs.server.auth import Authentication
 from vllm_obs.server.boundary import ErrorBoundary
 from vllm_obs.server.cors import CrossOrigin
@@ -21,9 +22,11 @@ from vllm_obs.server.request_record import RequestRecord
 from vllm_obs.server.routes_chat import chat_router
 from vllm_obs.server.routes_completion import completion_router
 from vllm_obs.server.routes_health import health_router
+from vllm_obs.server.routes_messages import messages_router
 from vllm_obs.server.routes_metrics import metrics_router
 from vllm_obs.server.routes_models import models_router
 from vllm_obs.server.routes_profile import profile_router
+from vllm_obs.server.routes_responses import responses_router
 from vllm_obs.server.routes_tokenize import tokenize_router
 from vllm_obs.server.state import ApiServer
 
@@ -62,6 +65,8 @@ def build_app(api: ApiServer) -> FastAPI:
 _ROUTERS = (
     completion_router,
     chat_router,
+    messages_router,
+    responses_router,
     models_router,
     tokenize_router,
     health_router,
@@ -86,6 +91,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
         refusal = ApiError(f"this path does not take {request.method[:16]}", "method_not_allowed")
     else:
         refusal = ApiError("there is nothing at this path", "not_found")
+    refusal.envelope = envelope_of(request.scope)
     request.scope["state"]["reason"] = refusal.reason
     headers = {name.decode(): value.decode() for name, value in refusal.headers()}
     return Response(refusal.body(), refusal.status, headers=headers | dict(error.headers or {}))

@@ -6,6 +6,7 @@ import logging
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vllm_obs.server.anthropic_paths import envelope_of
 from vllm_obs.server.body import ClientGoneError
 from vllm_obs.server.errors import ApiError, as_api_error
 
@@ -41,6 +42,7 @@ class ErrorBoundary:
                 raise
             reply = reply_for(error, scope["state"]["request_id"])
             scope["state"]["reason"] = reply.reason
+            reply.envelope = envelope_of(scope)
             await send_error(reply, receive, send)
 
 

@@ -25,6 +25,9 @@ class Limits:
     keep_alive_seconds: int = 5
     max_json_depth: int = 64
     max_sequences: int = 1024
+    max_stored_responses: int = 4096
+    max_stored_response_bytes: int = 64 * MIB
+    max_background_responses: int = 64
 
 
 @dataclass(frozen=True)

@@ -69,17 +69,20 @@ class ApiError(Exception):
         self.param = param
         self.status = status or STATUS_OF_REASON.get(reason, 400)
         self.closes = closes or reason == "shutting_down"
+        self.envelope: dict[str, str] = {}
+        """What the body says beside its `error`, for clients that look for more."""
 
     def content(self) -> dict[str, Any]:
         """The `{"error": …}` object of this error."""
         return {
+            **self.envelope,
             "error": {
                 "message": self.message[:2000],
                 "type": TYPE_OF_STATUS.get(self.status, "InternalServerError"),
                 "param": self.param[:MAX_PARAM_CHARS] if self.param else None,
                 "code": self.status,
                 "reason": self.reason,
-            }
+            },
         }
 
     def body(self) -> bytes:

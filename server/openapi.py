@@ -9,6 +9,8 @@ from pydantic.json_schema import models_json_schema
 
 from vllm_obs.server.schema_chat import ChatCompletionRequest
 from vllm_obs.server.schema_completion import CompletionRequest
+from vllm_obs.server.schema_messages import CountTokensRequest, MessagesRequest
+from vllm_obs.server.schema_responses import ResponsesRequest
 from vllm_obs.server.schema_tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeRequest
 
 REFERENCE = "#/components/schemas/{model}"
@@ -34,6 +36,9 @@ class ErrorReply(BaseModel):
 BODIES: tuple[type[BaseModel], ...] = (
     CompletionRequest,
     ChatCompletionRequest,
+    MessagesRequest,
+    CountTokensRequest,
+    ResponsesRequest,
     TokenizeRequest,
     TokenizeChatRequest,
     DetokenizeRequest,

@@ -72,7 +72,7 @@ class ServerProfiles:
     async def start(self, request: ProfileRequest) -> ProfileOrder:
         """Begin. ApiError: 409 while another is under way, 503 without an engine, 400 for one out of bounds."""
         async with self._turn:
-            if self.is_under_way:
+            if self.is_under_way and not await self._has_just_ended():
                 raise ApiError("a profile is under way already; POST /stop_profile ends it", "conflict")
             if self._engine is None:
                 raise ApiError("the model is being loaded", "not_ready")
@@ -143,12 +143,23 @@ class ServerProfiles:
         with contextlib.suppress(VllmObsError, TimeoutError):
             while time.monotonic() < deadline:
                 await asyncio.sleep(LOOK_SECONDS)
-                self._captures.collect()
-                is_theirs = await engine.call_utility("is_profiling")
-                if not is_theirs and not self._captures.is_under_way:
+                if await self._is_over(engine):
                     logger.info("the profile %s is in %s", order.profile, order.directory)
                     return
         logger.warning("the profile %s was not seen to end", order.profile)
+
+    async def _is_over(self, engine: EngineCalls) -> bool:
+        """Whether all that take part have ended; what ended here is recorded now."""
+        self._captures.collect()
+        return not await engine.call_utility("is_profiling") and not self._captures.is_under_way
+
+    async def _has_just_ended(self) -> bool:
+        """Whether what is followed is over before the next look at it; then it is followed no longer."""
+        following, engine = self._following, self._engine
+        if following is None or engine is None or not await self._is_over(engine):
+            return False
+        following.cancel()
+        return True
 
     async def close(self) -> None:
         """Follow nothing any more."""

@@ -4,6 +4,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vllm_obs.server.anthropic_paths import is_anthropic
 from vllm_obs.server.request_id import client_label, new_id
 from vllm_obs.server.state import ApiServer
 
@@ -11,9 +12,10 @@ from vllm_obs.server.state import ApiServer
 class RequestLabel:
     """Puts `request_id` (ours), `label` (the client's, or ours), `received_at` and `trace_parent` into the state.
 
-    Every reply carries the label as X-Request-Id, and its trace where there is tracing. `received_at` is the
-    connection's moment of the first byte where it tells one. The server's root path is taken off the front of a
-    path that has it, so that it answers behind proxies which pass it on as well as behind those which do not.
+    Every reply carries the label as X-Request-Id (also as Request-Id to clients of Anthropic's API), and its trace
+    where there is tracing. `received_at` is the connection's moment of the first byte where it tells one. The
+    server's root path is taken off the front of a path that has it, so that it answers behind proxies which pass
+    it on as well as behind those which do not.
     """
 
     def __init__(self, app: ASGIApp, api: ApiServer) -> None:
@@ -32,6 +34,8 @@ class RequestLabel:
         state["request_id"] = new_id()
         state["label"] = client_label(scope["headers"]) or state["request_id"]
         headers = [(b"x-request-id", state["label"].encode()), *self._join_trace(scope)]
+        if is_anthropic(scope):
+            headers.append((b"request-id", state["label"].encode()))
 
         async def send_labelled(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -66,8 +66,8 @@ class ResponseBuilder:
 
     def finish(self) -> Resource:
         """All of it came: the whole response."""
-        assert self._last is not None and self._last.finish_reason is not None
-        self.status = STATUS_OF_REASON.get(self._last.finish_reason, "completed")
+        assert self._last is not None
+        self.status = STATUS_OF_REASON.get(self._last.finish_reason or "", "completed")
         is_completed = self.status == "completed"
         self._output.close("completed" if is_completed else "incomplete")
         return self._end(completed_at=self._shape.now() if is_completed else None)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-from vllm_obs.engine.errors import RequestError
 from vllm_obs.server.schema_responses_items import Item
 from vllm_obs.server.schema_tools import MAX_CALLS
 
@@ -65,7 +64,7 @@ class _Chat:
 
     def _calls(self) -> list[dict[str, Any]]:
         """The calls of the assistant's message that is the last one, or of a new one."""
-        last = self.messages[-1] if self.messages else {"role": ""}
+        last: Message = self.messages[-1] if self.messages else {"role": ""}
         is_open = last["role"] == "assistant" and not self._thoughts
         if not is_open or len(last.get("tool_calls", ())) == MAX_CALLS:
             last = self._assistant()

@@ -66,7 +66,9 @@ class EventLog:
         if self.num_bytes + len(event) > self._max_bytes:
             self._frames.clear()
             self.num_bytes = 0
-            limit = f"the events of this response are over the limit of {self._max_bytes} bytes: ask without stream"
+            limit = (
+                f"the events of this response are over the limit of {self._max_bytes} bytes: ask without stream"
+            )
             self.close(ApiError(limit, "too_large"))
             return
         self._frames.append(event)

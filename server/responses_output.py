@@ -1,6 +1,7 @@
 """The output items of one response, as its text comes, with the events that tell of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from vllm_obs.server.message_reader import Reasoning
@@ -115,7 +116,7 @@ class Output:
             self._spans.add(token_ids)
             self._logprobs += logprobs
             logprobs = []
-        for part in parts:
+        for part in _merged(parts):
             if isinstance(part, CallDelta):
                 self._write_call(part)
             elif part.text:
@@ -169,3 +170,14 @@ class Output:
         if self._open is not None:
             self._open.close(status)
         self._open = None
+
+
+def _merged(parts: Sequence[Reasoning | Event]) -> Iterator[Reasoning | Event]:
+    """The same with neighbours of one kind in one: parsers give some of them letter by letter."""
+    for _, group in groupby(parts, lambda part: (type(part), getattr(part, "call", None))):
+        first, *more = group
+        if isinstance(first, CallDelta):
+            arguments = "".join(getattr(part, "arguments", "") for part in more)
+            yield first._replace(arguments=first.arguments + arguments)
+        else:
+            yield first._replace(text=first.text + "".join(getattr(part, "text", "") for part in more))

@@ -124,7 +124,7 @@ class InputItem(StrictModel):
             case "message":
                 return item | self._message()
             case "function_call":
-                fields = {"call_id": self.call_id, "name": self.name, "arguments": self.arguments}
+                fields: Item = {"call_id": self.call_id, "name": self.name, "arguments": self.arguments}
             case "function_call_output":
                 parts = self.output if isinstance(self.output, str) else _texts(self.output, "input_text")
                 fields = {"call_id": self.call_id, "output": parts}

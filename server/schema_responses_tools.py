@@ -9,6 +9,7 @@ from vllm_obs.server.schema_base import StrictModel
 from vllm_obs.server.schema_tools import MAX_TOOLS, FunctionName
 from vllm_obs.server.validation import invalid
 
+
 def _check_type(value: Any) -> Any:
     if type(value) is str and value != "function":
         raise PydanticCustomError("unsupported", "tools other than functions are not supported by this server")

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from vllm_obs.server.body import ClientGoneError
 from vllm_obs.server.boundary import reply_for
 from vllm_obs.server.disconnect import until_disconnect
+from vllm_obs.server.errors import ApiError
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,10 @@ class EventStream(Response):
             await self._frames.aclose()
             await self._source.aclose()  # frames that nobody has begun to read cannot do it
 
+    def error_event(self, error: ApiError) -> bytes:
+        """The last event of a stream that failed; an API whose events have types may say it in its own way."""
+        return b"data: " + error.body() + b"\n\n"
+
     async def _send_all(self, scope: Scope, send: Send) -> None:
         commenter = asyncio.ensure_future(self._comment(send))
         try:
@@ -71,7 +76,7 @@ class EventStream(Response):
         except Exception as error:
             reply = reply_for(error, self._source.request_id)
             scope["state"]["reason"] = reply.reason
-            await self._send_frame(send, b"data: " + reply.body() + b"\n\n")
+            await self._send_frame(send, self.error_event(reply))
         finally:
             commenter.cancel()
             await asyncio.wait({commenter})

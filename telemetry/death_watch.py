@@ -13,6 +13,8 @@ from vllm_obs.telemetry.ring_header import RingHeader
 from vllm_obs.telemetry.ring_reader import RingReader
 
 MAX_WATCHED = 256
+MEMORY_NS = 5_000_000_000
+"""How old what is known of a process's memory may be; a change of its control group is seen at the next look."""
 
 
 class End(NamedTuple):
@@ -51,6 +53,8 @@ class _Watched:
     handle: ProcessHandle | None
     memory: MemoryLimits | None
     oom_baseline: tuple[str, int] = ("", 0)
+    membership: str = ""
+    read_at: int = 0
 
 
 class DeathWatch:
@@ -70,7 +74,7 @@ class DeathWatch:
             if header.generation in self._told:
                 continue
             if is_alive:
-                self._meet(header)
+                self._meet(header, now)
             else:
                 self._tell(header.generation)
                 watched = self._watched.pop(header.generation, None)
@@ -97,12 +101,16 @@ class DeathWatch:
                 watched.handle.close()
         self._watched.clear()
 
-    def _meet(self, header: RingHeader) -> None:
+    def _meet(self, header: RingHeader, now: int) -> None:
         watched = self._watched.get(header.generation)
         if watched is None:
             if len(self._watched) >= MAX_WATCHED:
                 return
             watched = self._watched[header.generation] = _Watched(header, _handle(header.pid), None)
+        membership = self._memory.membership(header.pid)
+        if membership == watched.membership and now - watched.read_at < MEMORY_NS:
+            return
+        watched.membership, watched.read_at = membership, now
         memory = self._memory.read(header.pid)
         if memory is not None:
             watched.memory = memory

@@ -32,7 +32,9 @@ def worker_ns(workers: list[WorkerStep]) -> int:
     """From the first rank's taking of the plan to the last rank's last token; 0 where no rank told."""
     if not workers:
         return 0
-    return max(worker.sampled_at for worker in workers) - min(worker.received_at for worker in workers)
+    if len(workers) == 1:
+        return workers[0].sampled_at - workers[0].received_at
+    return max([worker.sampled_at for worker in workers]) - min([worker.received_at for worker in workers])
 
 
 class Floor:
@@ -63,7 +65,7 @@ class Floor:
         if least is None or num_ns < least:
             self._least[bucket] = num_ns
         if num_seen == MIN_SEEN or (num_seen > MIN_SEEN and least is not None and num_ns < least):
-            self._floors.clear()
+            self._lower(bucket, self._least[bucket])
 
     def of(self, work: Work) -> int | None:
         """The least time (ns) for that much work, None where too little like it was seen."""
@@ -98,6 +100,13 @@ class Floor:
         self._least = {(tokens, size): least for tokens, size, least, _ in rows[:MAX_BUCKETS]}
         self._num_seen = {(tokens, size): seen for tokens, size, _, seen in rows[:MAX_BUCKETS]}
         self._floors = {}
+
+    def _lower(self, bucket: Bucket, num_ns: int) -> None:
+        """What at least as much work took bounds all floors below it that are known already."""
+        tokens, size = bucket
+        for each, floor in self._floors.items():
+            if num_ns < floor and each[0] <= tokens and each[1] <= size:
+                self._floors[each] = num_ns
 
     def _make_room(self) -> None:
         rarest = min(self._num_seen, key=self._num_seen.__getitem__)

@@ -25,7 +25,12 @@ _DESCRIPTIONS = {
     FIRST_TOKEN: "From a request's first byte to its first token, of requests that got one.",
     TOKEN_TIME: "Time per token after the first, of requests that succeeded.",
 }
-OPERATION_OF_HANDLER = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
+OPERATION_OF_HANDLER = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/responses": "chat",
+    "/v1/messages": "chat",
+}
 OPERATIONS = ("chat", "text_completion", "embeddings")
 PROVIDER = "vllm_obs"
 MAX_SERIES = 256

@@ -5,6 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vllm_obs.telemetry.death_watch import DeathWatch, End, SeenRing, rings_of
 from vllm_obs.telemetry.incident_culprit import Judgement, judged
@@ -179,11 +180,16 @@ class IncidentFiler(BaseView):
                 _logger.exception("an incident was not filed; later failures are counted only")
 
 
-def open_filer(observer: Observer, config: ObserverConfig, record: Callable[[Record], None]) -> IncidentFiler:
-    """The filer of a live run; `record` keeps a fact in the Observer's own ring."""
-    watch = DeathWatch(config.run_dir)
+def open_filer(
+    observer: Observer,
+    config: ObserverConfig,
+    record: Callable[[Record], None],
+    verdict: Callable[[int], Mapping[str, Any]],
+) -> IncidentFiler:
+    """The filer of a live run; `record` keeps a fact in the Observer's own ring, `verdict` judges till then."""
+    run_dir, watch = config.run_dir, DeathWatch(config.run_dir)
 
     def scene(rings: list[SeenRing]) -> Scene:
-        return Scene(observer, config.run_dir, rings, config.shown(), config.version, memory_of=watch.memory_of)
+        return Scene(observer, run_dir, rings, config.shown(), config.version, verdict, watch.memory_of)
 
-    return IncidentFiler(IncidentShelf(config.run_dir), watch, IncidentPorts(scene, record, observer.drain_slice))
+    return IncidentFiler(IncidentShelf(run_dir), watch, IncidentPorts(scene, record, observer.drain_slice))

@@ -1,5 +1,6 @@
 """An incident's recording: the newest records of every ring, saved so that `vllm-obs replay` opens them."""
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from vllm_obs.telemetry.recording_file import (
     write_recording,
 )
 from vllm_obs.telemetry.ring import ALIGNMENT, RingError
+from vllm_obs.telemetry.ring_header import RingHeader
 from vllm_obs.telemetry.ring_reader import RingCursor, RingReader
 from vllm_obs.telemetry.ring_tail import source_of
 from vllm_obs.telemetry.run_facts import PinnedFact
@@ -55,19 +57,33 @@ def save_tails(run_dir: Path, path: Path, before: Iterable[PinnedFact], version:
     return write_recording(path, header, _entries(tails, list(before), kept))
 
 
+def tail_cursors(run_dir: Path) -> list[RingCursor]:
+    """Where the end of each ring begins, to read on from; a record may not begin there."""
+    cursors: list[RingCursor] = []
+    for path in sorted(run_dir.glob("*.ring"))[:MAX_RINGS]:
+        with contextlib.suppress(RingError, OSError), RingReader(path) as reader:
+            cursors.append(_tail_cursor(reader.header()))
+    return cursors
+
+
+def _tail_cursor(header: RingHeader) -> RingCursor:
+    begin = max(0, header.cursor - MAX_TAIL_BYTES) // ALIGNMENT * ALIGNMENT
+    return RingCursor(header.generation, begin, 0)
+
+
 def _tail_of(path: Path) -> _Tail | None:
     try:
         with RingReader(path) as reader:
             header, is_alive = reader.header(), reader.is_writer_alive()
-        begin = max(0, header.cursor - MAX_TAIL_BYTES) // ALIGNMENT * ALIGNMENT
+        cursor = _tail_cursor(header)
         payloads: list[bytes] = []
-        with RingReader(path, RingCursor(header.generation, begin, 0)) as reader:
+        with RingReader(path, cursor) as reader:
             # A live writer goes on meanwhile: what it had written when this began is enough.
             while reader.cursor.position < header.cursor and (frames := reader.read()):
                 payloads += [frame.payload for frame in frames]
     except (RingError, OSError):
         return None
-    return _Tail(source_of(header), begin == 0, not is_alive, payloads)
+    return _Tail(source_of(header), cursor.position == 0, not is_alive, payloads)
 
 
 def _dated(tails: list[_Tail]) -> Iterator[_Kept]:

@@ -1,11 +1,16 @@
 """The last steps and the open requests as an incident keeps them: ids, lengths and moments, one row each."""
 
+import time
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 from vllm_obs.telemetry.engine_state import EngineState
+from vllm_obs.telemetry.incident_recording import tail_cursors
 from vllm_obs.telemetry.ledger import SequenceLedger
+from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.ring_tail import RingTail
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.stages import Interval, append_interval, cut_intervals, ns_by_reason, ns_by_stage
 from vllm_obs.telemetry.step_history import StepFacts
@@ -13,6 +18,9 @@ from vllm_obs.telemetry.step_phases import phase_ns
 
 MAX_STEPS = 256
 """Of each engine."""
+NUM_STEPS = 100
+"""So many an incident should have, when there were as many."""
+REREAD_SECONDS = 1.0
 MAX_ROWS = 64
 """Of each step; how many there were is told."""
 MAX_REQUESTS = 4096
@@ -34,6 +42,24 @@ def step_rows(state: RunState, until: int) -> list[Row]:
         begun = [step for step in engine.steps if step.planned.schedule_begun_at <= until]
         rows += [_step_row(step) for step in begun[-MAX_STEPS:]]
     return rows
+
+
+def state_with_steps(observer: Observer, run_dir: Path) -> RunState:
+    """The state of the run; of an Observer that has just been started again one with the steps before that too.
+
+    Those are read from the ends of the rings: it knows nothing exact but them.
+    """
+    state = observer.state
+    num_steps = min((len(engine.steps) for engine in engines_of(state)), default=0)
+    if not observer.cost.resumed_at or num_steps >= NUM_STEPS:
+        return state
+    reread = Observer(observer.run, clock=None)
+    reread.tail = RingTail(run_dir, tail_cursors(run_dir))
+    deadline = time.monotonic() + REREAD_SECONDS
+    while not reread.drain_slice() and time.monotonic() < deadline:
+        continue
+    reread.close()
+    return reread.state
 
 
 def open_requests(state: RunState, at: int, gone: Iterable[int] = ()) -> list[SequenceLedger]:

@@ -17,7 +17,7 @@ from vllm_obs.telemetry.incident_culprit import rank_of
 from vllm_obs.telemetry.incident_finding import FailedStep, Finding, header_of
 from vllm_obs.telemetry.incident_processes import process_rows
 from vllm_obs.telemetry.incident_recording import RECORDING, save_tails
-from vllm_obs.telemetry.incident_rows import engines_of, open_requests, request_rows, step_rows
+from vllm_obs.telemetry.incident_rows import engines_of, open_requests, request_rows, state_with_steps, step_rows
 from vllm_obs.telemetry.incident_shelf import DOCUMENT, IncidentShelf
 from vllm_obs.telemetry.incident_timeline import timeline
 from vllm_obs.telemetry.incident_words import end_line, sentence
@@ -35,7 +35,7 @@ Document = dict[str, Any]
 _logger = logging.getLogger(__name__)
 
 
-def _nothing() -> dict[str, Any]:
+def _nothing(at: int) -> dict[str, Any]:
     return {}
 
 
@@ -43,7 +43,8 @@ def _nothing() -> dict[str, Any]:
 class Scene:
     """Where an incident is told from: the state of the run, its directory, and what its rings' headers say.
 
-    `config` are plain values without secrets; `verdict` what limited the run then, empty where nobody judges that.
+    `config` are plain values without secrets; `verdict(at)` says what limited the run until that moment, empty
+    where nobody judges that.
     """
 
     observer: Observer
@@ -51,7 +52,7 @@ class Scene:
     rings: list[SeenRing]
     config: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""
-    verdict: Callable[[], Mapping[str, Any]] = _nothing
+    verdict: Callable[[int], Mapping[str, Any]] = _nothing
     memory_of: Callable[[int], MemoryLimits | None] = lambda pid: None
 
 
@@ -71,7 +72,8 @@ def tell(finding: Finding, scene: Scene) -> Story:
     ledgers = open_requests(state, at, gone)
     requests = list(request_rows(state, ledgers, at))
     # What an engine still did before it followed belongs to it.
-    steps = step_rows(state, max([at, *(end.ended_at for end in finding.ends)]))
+    until = max([at, *(end.ended_at for end in finding.ends)])
+    steps = step_rows(state_with_steps(scene.observer, scene.run_dir), until)
     files = {"steps.jsonl": _lines(steps), "requests.jsonl": _lines(requests)}
     files["processes.json"] = _json(process_rows(state.processes, finding, scene.rings, scene.memory_of))
     files |= _stack_files(finding) | _log_files(scene)
@@ -119,7 +121,7 @@ def _document(finding: Finding, scene: Scene, ledgers: list[SequenceLedger]) -> 
         "versions": versions(scene.version),
         "config": dict(scene.config),
         "engines": [_engine(engine.described) for engine in engines_of(scene.observer.state) if engine.described],
-        "verdict": _judged(scene),
+        "verdict": _judged(scene, finding.happened_at),
         "telemetry": {
             "lost_records": dict(scene.observer.state.num_lost),
             "resumed_from": scene.observer.cost.resumed_from or None,
@@ -180,9 +182,9 @@ def _engine(described: Any) -> Document:
     return dict(described._asdict())
 
 
-def _judged(scene: Scene) -> Document:
+def _judged(scene: Scene, at: int) -> Document:
     try:
-        return dict(scene.verdict())
+        return dict(scene.verdict(at))
     except Exception:  # a judge that fails must not cost the story
         return {}
 

@@ -85,11 +85,11 @@ def _how(death: DeathCause, end: End, when: str) -> str:
 
 
 def _reason(death: DeathCause) -> str:
-    if death.last_words:
-        return f": {death.last_words}"
-    if death.trace is not None:
-        return f": {death.trace.kind} at {death.trace.place}" if death.trace.place else f": {death.trace.kind}"
-    return ""
+    words, trace = death.last_words, death.trace
+    is_type_alone = " " not in words
+    if trace is not None and is_type_alone:
+        return f": {trace.kind} at {trace.place}" if trace.place else f": {trace.kind}"
+    return f": {words}" if words else ""
 
 
 def _without_memory(death: DeathCause, end: End, when: str) -> str:

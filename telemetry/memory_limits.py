@@ -47,10 +47,14 @@ class MemoryReader:
             address_limit_bytes=self._address_limit(pid),
         )
 
+    def membership(self, pid: int) -> str:
+        """In which control groups a live process is, in the kernel's words; a small part of what `read` costs."""
+        return _text(self._root / f"proc/{pid}/cgroup")
+
     def groups(self, pid: int) -> list[Path]:
         """The folders of a live process's memory groups that are mounted here, its own first."""
         found: list[Path] = []
-        for line in _text(self._root / f"proc/{pid}/cgroup").splitlines():
+        for line in self.membership(pid).splitlines():
             _, controllers, path = [*line.split(":", 2), "", ""][:3]
             for mount in self._mounts(controllers):
                 group = mount / path.strip("/")

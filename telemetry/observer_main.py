@@ -78,6 +78,7 @@ def _log_to_file(run_dir: Path, title: str) -> None:
     except OSError as error:
         _logger.warning("this process goes on without a log file: %s", error)
         return
+    Path(log_file.baseFilename).chmod(0o600)
     log_file.setFormatter(logging.Formatter(_FORMAT.format(title=title), datefmt="%H:%M:%S"))
     log_file.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk holds up nobody
     logging.getLogger().addHandler(log_file)

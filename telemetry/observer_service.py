@@ -140,7 +140,12 @@ class ObserverService:
         return Watchdog(self.observer, settings, log, lambda record: self.recorder.record(record))
 
     def _make_filer(self) -> IncidentFiler:
-        filer = open_filer(self.observer, self.config, lambda record: self.recorder.record(record))
+        filer = open_filer(
+            self.observer,
+            self.config,
+            lambda record: self.recorder.record(record),
+            lambda at: self.views.verdict.document("1m", at, is_past=True),
+        )
         self.observer.add_views([filer])
         if self.watchdog is not None:
             self.watchdog.on_stall(filer.stall)

@@ -29,7 +29,7 @@ def http_attributes(http: HttpRequestEnded | None) -> dict[Key, Value]:
         Key.REQUEST_ID: http.http_id,
     }
     if operation is not None:
-        reply_id = REPLY_IDS.get(operation, "") + http.http_id
+        reply_id = REPLY_IDS.get(http.handler, "") + http.http_id
         values |= {Key.OPERATION: operation, Key.PROVIDER: PROVIDER, Key.VLLM_REQUEST_ID: reply_id}
         values[Key.RESPONSE_ID] = reply_id if http.status == 200 else None
     return values

@@ -18,11 +18,18 @@ CURRENT_ONLY = "gen_ai_latest_experimental"
 OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "text_completion",
+    "/v1/responses": "chat",
+    "/v1/messages": "chat",
 }
 """Routes that generate, and what the conventions call that."""
 
-REPLY_IDS = {"chat": "chatcmpl-", "text_completion": "cmpl-"}
-"""What a reply's id begins with, by operation; our id of the HTTP request follows."""
+REPLY_IDS = {
+    "/v1/chat/completions": "chatcmpl-",
+    "/v1/completions": "cmpl-",
+    "/v1/responses": "resp_",
+    "/v1/messages": "msg_",
+}
+"""What a reply's id begins with, by route; our id of the HTTP request follows."""
 
 
 class Key(Enum):

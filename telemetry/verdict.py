@@ -1,12 +1,13 @@
 """Verdict: why a run is as slow as it is, in one sentence with its evidence, over the last seconds or minutes."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from vllm_obs.telemetry.binding_limit import BEFORE_BLOCKS
 from vllm_obs.telemetry.engine_state import EngineState
-from vllm_obs.telemetry.floor import work_of
+from vllm_obs.telemetry.floor import work_of, worker_ns
 from vllm_obs.telemetry.floor_ratios import FloorRatios
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.metric_store import MetricStore
@@ -30,7 +31,7 @@ from vllm_obs.telemetry.verdict_findings import findings_of, joined
 from vllm_obs.telemetry.verdict_metrics import count_limit, show_findings
 from vllm_obs.telemetry.verdict_names import METRIC_WINDOW
 from vllm_obs.telemetry.verdict_seconds import Seconds
-from vllm_obs.telemetry.verdict_tally import STALL_FACTOR, StepTally
+from vllm_obs.telemetry.verdict_tally import STALL_FACTOR, STALL_NS, StepTally
 from vllm_obs.telemetry.verdict_window import Finding, WindowFacts
 from vllm_obs.telemetry.verdict_words import verdict_document
 from vllm_obs.telemetry.view import BaseView, Source
@@ -76,28 +77,22 @@ class Verdict(BaseView):
         self._standing: dict[tuple[str, int], StallBegun] = {}
         self._first_at = 0
         self._newest_at = 0
+        self._handlers: dict[type[Record], Callable[[Source, Any], None]] = {
+            EngineDescribed: self._described,
+            EngineStateChanged: self._state_changed,
+            RequestReleased: self._released,
+            StepPlanned: lambda source, record: self._note_head(source.engine or FIRST_ENGINE),
+            OutputsTaken: self._outputs_taken,
+            LoopSampled: self._loop_sampled,
+            StallBegun: self._stall_begun,
+            StallEnded: self._stall_ended,
+        }
 
     def record(self, source: Source, record: Record) -> None:
         """Count what is not a step."""
-        if isinstance(record, StepPlanned):
-            self._note_head(source.engine or FIRST_ENGINE)
-        elif isinstance(record, OutputsTaken):
-            self._outputs_taken(record)
-        elif isinstance(record, RequestReleased):
-            self._engine(source.engine).tally.released(record.request_id)
-        elif isinstance(record, EngineDescribed):
-            self._engine(source.engine).tally.described = record
-            self._see(record.described_at)
-        elif isinstance(record, EngineStateChanged):
-            self._change_state(self._engine(source.engine), record)
-        elif isinstance(record, LoopSampled):
-            self._loop_sampled(record)
-        elif isinstance(record, StallBegun):
-            self._standing[record.role, record.pid] = record
-            if len(self._standing) > MAX_STANDING:
-                del self._standing[next(iter(self._standing))]
-        elif isinstance(record, StallEnded):
-            self._standing.pop((record.role, record.pid), None)
+        handle = self._handlers.get(type(record))
+        if handle is not None:
+            handle(source, record)
 
     def step_closed(self, step: StepFacts) -> None:
         """Count a step that ran something."""
@@ -105,9 +100,9 @@ class Verdict(BaseView):
             return
         self._note_head(step.engine)
         engine = self._engine(step.engine)
-        described = engine.tally.described
-        expected_ns = None
-        if described is not None:
+        described, expected_ns = engine.tally.described, None
+        # What its like take is asked only of a step that may have stood still.
+        if described is not None and worker_ns(step.workers) > STALL_NS:
             expected_ns = self._floors.expected_ns(step.engine, work_of(step.planned, described))
         begun_at = engine.tally.begun_at(step)
         sums = engine.tally.add(step, expected_ns)
@@ -187,21 +182,37 @@ class Verdict(BaseView):
         if live is not None and live.last_planned is not None and live.last_planned.head_reason in BEFORE_BLOCKS:
             self._engine(label).tally.note_head(live.last_planned, live.builder.roster.line.head)
 
-    def _outputs_taken(self, record: OutputsTaken) -> None:
+    def _described(self, source: Source, record: EngineDescribed) -> None:
+        self._engine(source.engine).tally.described = record
+        self._see(record.described_at)
+
+    def _released(self, source: Source, record: RequestReleased) -> None:
+        self._engine(source.engine).tally.released(record.request_id)
+
+    def _outputs_taken(self, source: Source, record: OutputsTaken) -> None:
         sums = {"outputs": 1, "outputs_ns": max(0, record.processed_at - record.sent_at)}
         self._engine(str(record.engine_index)).seconds.add(record.taken_at, sums)
 
-    def _loop_sampled(self, record: LoopSampled) -> None:
+    def _loop_sampled(self, source: Source, record: LoopSampled) -> None:
         sums = {"loop_samples": 1, "loop_lag_seconds": record.max_lag_seconds}
         for engine in self._engines.values():
             engine.seconds.add(record.sampled_at, sums)
 
-    def _change_state(self, engine: EngineVerdict, record: EngineStateChanged) -> None:
+    def _state_changed(self, source: Source, record: EngineStateChanged) -> None:
+        engine = self._engine(source.engine)
         if engine.paused_since:
             length = record.changed_at - engine.paused_since
             engine.seconds.spread(engine.paused_since, record.changed_at, {"paused_ns": max(0, length)})
         engine.paused_since = 0 if record.state == AWAKE else record.changed_at
         self._see(record.changed_at)
+
+    def _stall_begun(self, source: Source, record: StallBegun) -> None:
+        self._standing[record.role, record.pid] = record
+        if len(self._standing) > MAX_STANDING:
+            del self._standing[next(iter(self._standing))]
+
+    def _stall_ended(self, source: Source, record: StallEnded) -> None:
+        self._standing.pop((record.role, record.pid), None)
 
     def _see(self, moment: int) -> None:
         self._first_at = min(self._first_at or moment, moment)

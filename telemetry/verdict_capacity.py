@@ -7,7 +7,7 @@ USED_UP = 0.85
 SELDOM = 0.1
 """Nor is one that was binding for more of the time than this."""
 BLOCKS, SEQS, TOKENS = "blocks", "seqs", "tokens"
-MIB, GIB = 1 << 20, 1 << 30
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 class Capacity:
@@ -121,4 +121,6 @@ def _size(num_bytes: int) -> str:
     """As the flag takes it: 512M, 40G."""
     if num_bytes >= 10 * GIB:
         return f"{num_bytes / GIB:.0f}G"
-    return f"{max(1, round(num_bytes / MIB))}M"
+    if num_bytes >= 10 * MIB:
+        return f"{num_bytes / MIB:.0f}M"
+    return f"{max(1, round(num_bytes / KIB))}K"

@@ -27,13 +27,6 @@ LIMIT, LAG, STALL = "limit/", "lag/", "stall/"
 
 FindSequence = Callable[[str], SequenceLedger | None]
 
-_PARTS: tuple[Callable[[WorkerStep], int], ...] = (
-    lambda worker: worker.forwarded_at,
-    lambda worker: worker.prepared_at,
-    lambda worker: worker.received_at,
-    lambda worker: worker.sampled_at,
-)
-
 
 class StalledStep(NamedTuple):
     """A step that took far longer than its like. `rank` is the one that ended last; -1 where no rank told."""
@@ -106,7 +99,10 @@ class StepTally:
         begun_at = self.begun_at(step)
         num_ns = max(0, step.over_at - begun_at)
         self._over_at = max(self._over_at, step.over_at)
-        lost_ns = min(num_ns, self._lost_ns(step, expected_ns))
+        lag, taken_ns = rank_lag(step.workers), worker_ns(step.workers)
+        lost_ns = 0
+        if taken_ns > STALL_NS:
+            lost_ns = min(num_ns, self._lost_ns(step, taken_ns, lag, expected_ns))
         used_ns = num_ns - lost_ns
         head_fits = step.step not in self._too_large
         self._too_large.pop(step.step, None)
@@ -125,10 +121,9 @@ class StepTally:
         self._add_waits(sums, step, num_preempted_waiting)
         self._add_rows(sums, step)
         if lost_ns:
-            sums[f"{STALL}{self.stalls[-1].rank}"] = lost_ns
+            sums[f"{STALL}{lag.rank}"] = lost_ns
         if len(step.workers) > 1:
-            lag = rank_lag(step.workers)
-            sums["ranks_ns"], sums[f"{LAG}{lag.rank}"] = worker_ns(step.workers), lag.num_ns
+            sums["ranks_ns"], sums[f"{LAG}{lag.rank}"] = taken_ns, lag.num_ns
         return sums
 
     @staticmethod
@@ -195,9 +190,8 @@ class StepTally:
             del self._preempted[next(iter(self._preempted))]
         return len(self._preempted)
 
-    def _lost_ns(self, step: StepFacts, expected_ns: int | None) -> int:
+    def _lost_ns(self, step: StepFacts, taken_ns: int, lag: RankLag, expected_ns: int | None) -> int:
         """How long a step stood still, and a note of it."""
-        taken_ns, lag = worker_ns(step.workers), rank_lag(step.workers)
         if lag.num_ns > max(LAG_NS, (LAG_FACTOR - 1) * (taken_ns - lag.num_ns)):
             expected_ns = min(taken_ns - lag.num_ns, expected_ns or taken_ns)
         elif expected_ns is None or taken_ns - expected_ns < max(STALL_NS, (STALL_FACTOR - 1) * expected_ns):
@@ -217,9 +211,15 @@ def rank_lag(workers: Sequence[WorkerStep]) -> RankLag:
     """
     if len(workers) < 2:
         return RankLag(workers[0].rank if workers else -1, 0)
-    return max((_lag_in(workers, part) for part in _PARTS), key=lambda lag: lag.num_ns)
-
-
-def _lag_in(workers: Sequence[WorkerStep], part: Callable[[WorkerStep], int]) -> RankLag:
-    ordered = sorted(workers, key=part)
-    return RankLag(ordered[-1].rank, part(ordered[-1]) - part(ordered[-2]))
+    lag = RankLag(-1, -1)
+    for moments in (
+        [(worker.forwarded_at, worker.rank) for worker in workers],
+        [(worker.prepared_at, worker.rank) for worker in workers],
+        [(worker.received_at, worker.rank) for worker in workers],
+        [(worker.sampled_at, worker.rank) for worker in workers],
+    ):
+        moments.sort()
+        (before_at, _), (last_at, rank) = moments[-2:]
+        if last_at - before_at > lag.num_ns:
+            lag = RankLag(rank, last_at - before_at)
+    return lag

@@ -153,6 +153,8 @@ class InputProcessor:
         if isinstance(prompt, str):
             if not prompt:
                 raise RequestError("The prompt is empty.", "prompt", reason="empty_prompt")
+            if params.pooling and params.truncate_prompt_tokens is not None:
+                prompt = prompt[: _TRUNCATED_TEXT_FACTOR * self._max_text_chars]  # its beginning is what counts
             self.check_num_chars(
                 len(prompt), 1 if params.truncate_prompt_tokens is None else _TRUNCATED_TEXT_FACTOR
             )
@@ -177,12 +179,21 @@ class InputProcessor:
         kept = params.truncate_prompt_tokens
         if kept is None:
             return token_ids
+        if params.pooling:
+            return self._beginning(token_ids, kept if kept > 0 else self.limits.max_model_len)
         return token_ids[-(kept if kept > 0 else max(1, self.limits.max_model_len - (params.max_tokens or 1))) :]
+
+    def _beginning(self, token_ids: list[int], num_kept: int) -> list[int]:
+        """The first tokens; the special one that ends the whole prompt ends what is kept of it too."""
+        if len(token_ids) <= num_kept or not self.tokenizer.is_special(token_ids[-1]):
+            return token_ids[:num_kept]
+        return [*token_ids[: num_kept - 1], token_ids[-1]]
 
     def _check_length(self, token_ids: list[int], params: SamplingParams) -> None:
         if not token_ids:
             raise RequestError("The prompt has no tokens.", "prompt", reason="empty_prompt")
-        if len(token_ids) >= self.limits.max_model_len:
+        longest = self.limits.max_model_len - (params.pooling is None)  # a vector takes no place, a token does
+        if len(token_ids) > longest:
             raise self._too_long(len(token_ids), params)
         if len(token_ids) > self._num_cache_tokens:
             raise RequestError(
@@ -204,6 +215,13 @@ class InputProcessor:
         return max_tokens
 
     def _too_long(self, num_prompt_tokens: int, params: SamplingParams) -> RequestError:
+        if params.pooling:
+            return RequestError(
+                f"This model's maximum context length is {self.limits.max_model_len} tokens; the prompt has "
+                f"{num_prompt_tokens}.",
+                "prompt",
+                reason="context_length_exceeded",
+            )
         wanted = max(params.max_tokens or 1, 1)
         return RequestError(
             f"This model's maximum context length is {self.limits.max_model_len} tokens; the prompt has "
@@ -282,6 +300,8 @@ def make_limits(
         vocab_size=min(tokenizer.vocab_size, config.model.architecture.vocab_size),
         max_logprobs=config.model.max_logprobs,
         cap_max_tokens=cap_max_tokens,
+        generates=not config.model.architecture.is_encoder,
+        pools=not config.model.is_synthetic,
     )
 
 

@@ -10,7 +10,7 @@ from vllm_obs.engine.frontend.detokenizer import Detokenizer
 from vllm_obs.engine.frontend.outputs import NO_DETOURS, SequenceDelta, SequenceTiming, TokenLogprob
 from vllm_obs.engine.frontend.stop_strings import StopStrings
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
-from vllm_obs.engine.messages import Detours, EngineCoreOutputs, FinishReason, Logprobs
+from vllm_obs.engine.messages import Detours, EngineCoreOutputs, FinishReason, Float32Array, Logprobs
 from vllm_obs.engine.sampling_params import SamplingParams
 
 LOWEST_LOGPROB = -9999.0
@@ -33,6 +33,7 @@ class OutputRow(NamedTuple):
     error: RequestFailedError | None
     timing: tuple[int, int] | None
     detours: Detours | None
+    pooled: Float32Array | None = None
 
 
 class SequenceRequest(NamedTuple):
@@ -85,6 +86,8 @@ class OpenSequence:
         self._detours = row.detours or self._detours
         if row.prompt_logprobs is not None:
             self._delta.prompt_logprobs = [None, *token_logprobs(row.prompt_logprobs)]
+        if row.pooled is not None:
+            self._delta.pooled = row.pooled
         if self.request.params.max_tokens == 0:
             self._end_scoring(row)
         else:
@@ -144,7 +147,8 @@ class OpenSequence:
         """The one token made to score a prompt is nobody's."""
         if row.finish_reason >= 0:
             normal = row.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
-            self.finish_reason = FinishReason(FinishReason.LENGTH if normal else row.finish_reason).label
+            well = FinishReason.STOP if self.request.params.pooling else FinishReason.LENGTH
+            self.finish_reason = FinishReason(well if normal else row.finish_reason).label
             self._delta.error = row.error
 
     def _show(self) -> None:
@@ -181,7 +185,7 @@ def output_rows(outputs: EngineCoreOutputs) -> Iterator[OutputRow]:
     logprobs, prompt_logprobs = dict(outputs.logprobs), dict(outputs.prompt_logprobs)
     errors = {row: RequestFailedError(message, reason) for row, reason, message in outputs.errors}  # type: ignore[arg-type]
     timings = {row: (taken_at, scheduled_at) for row, taken_at, scheduled_at in outputs.timings}
-    detours = dict(outputs.detours)
+    detours, pooled = dict(outputs.detours), dict(outputs.pooled)
     begin = 0
     for row, request_id in enumerate(outputs.request_ids):
         end = begin + outputs.num_new_tokens[row]
@@ -196,6 +200,7 @@ def output_rows(outputs: EngineCoreOutputs) -> Iterator[OutputRow]:
             errors.get(row),
             timings.get(row),
             detours.get(row),
+            pooled.get(row),
         )
         begin = end
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vllm_obs.engine.errors import RequestFailedError
-from vllm_obs.engine.messages import Detours
+from vllm_obs.engine.messages import Detours, Float32Array
 
 NO_DETOURS = Detours()
 
@@ -48,7 +48,8 @@ class SequenceDelta:
     (the first entry of `prompt_logprobs` is None: nothing predicts the first token). The `num_…` counts are
     totals so far. The last delta of a sequence has `finish_reason` (stop, length, abort, error); `stop_reason`
     is the stop string or stop token id that ended it, None for end-of-sequence, and `timing` is there. With
-    `finish_reason` error, `error` says why, with its `reason` from the closed set.
+    `finish_reason` error, `error` says why, with its `reason` from the closed set. `pooled` is the vector of a
+    sequence that was only to become one, in the model's own width.
     """
 
     request_id: str
@@ -65,6 +66,7 @@ class SequenceDelta:
     num_output_tokens: int = 0
     error: RequestFailedError | None = None
     timing: SequenceTiming | None = None
+    pooled: Float32Array | None = None
 
     def absorb(self, later: "SequenceDelta") -> None:
         """Take in the next delta of the same sequence, so that this one says both."""
@@ -80,6 +82,7 @@ class SequenceDelta:
         self.num_output_tokens = later.num_output_tokens
         self.error = later.error
         self.timing = later.timing
+        self.pooled = later.pooled if self.pooled is None else self.pooled
 
 
 @dataclass(frozen=True)
@@ -122,3 +125,4 @@ class RequestOutput:
     finished: bool = False
     num_cached_tokens: int = 0
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    pooled: Float32Array | None = None

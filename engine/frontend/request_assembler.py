@@ -30,6 +30,8 @@ class RequestAssembler:
             self.output.prompt_logprobs = [
                 None if entry is None else self._candidates(entry) for entry in delta.prompt_logprobs
             ]
+        if delta.pooled is not None:
+            self.output.pooled = delta.pooled
         self.output.num_cached_tokens = max(self.output.num_cached_tokens, delta.num_cached_tokens)
         self.output.finished = all(sequence.finished() for sequence in self.output.outputs)
 

@@ -10,7 +10,7 @@ ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
-class _Config:
+class ConfigValues:
     """The values of one config.json, with errors that name the file."""
 
     def __init__(self, values: dict[str, Any], place: str) -> None:
@@ -38,7 +38,7 @@ class _Config:
 
 def hf_architecture(values: dict[str, Any], place: str) -> ModelArchitecture:
     """The architecture that `values` (a parsed config.json) describes. ConfigError where it is none of ours."""
-    config = _Config(values, place)
+    config = ConfigValues(values, place)
     name = _class_name(config)
     _refuse_unsupported(config)
     num_heads = config.integer("num_attention_heads")
@@ -80,7 +80,7 @@ def _first_id(value: Any) -> int | None:
     return next(iter(token_ids(value)), None)
 
 
-def _class_name(config: _Config) -> str:
+def _class_name(config: ConfigValues) -> str:
     names = config.get("architectures", [])
     if not isinstance(names, list) or not names:
         raise ConfigError(f"{config.place}: 'architectures' names no model class")
@@ -92,7 +92,7 @@ def _class_name(config: _Config) -> str:
     )
 
 
-def _refuse_unsupported(config: _Config) -> None:
+def _refuse_unsupported(config: ConfigValues) -> None:
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise ConfigError(f"{config.place}: hidden_act {activation!r} is not supported; supported: silu")
@@ -102,7 +102,7 @@ def _refuse_unsupported(config: _Config) -> None:
         raise ConfigError(f"{config.place}: partial_rotary_factor other than 1.0 is not supported")
 
 
-def _sliding_window(config: _Config, name: str, num_layers: int) -> tuple[int | None, tuple[int, ...]]:
+def _sliding_window(config: ConfigValues, name: str, num_layers: int) -> tuple[int | None, tuple[int, ...]]:
     """The window in tokens (None: none) and the layers that do not use it."""
     if name.startswith("Llama") or not config.get("sliding_window"):
         return None, ()
@@ -118,7 +118,7 @@ def _sliding_window(config: _Config, name: str, num_layers: int) -> tuple[int | 
     return (None, ()) if len(full) == num_layers else (window, full)
 
 
-def _rope(config: _Config) -> tuple[float, dict[str, Any] | None]:
+def _rope(config: ConfigValues) -> tuple[float, dict[str, Any] | None]:
     """The base frequency and the scaling dictionary, from either generation of the key names."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(scaling, dict):
@@ -137,6 +137,6 @@ def _rope(config: _Config) -> tuple[float, dict[str, Any] | None]:
     return float(theta), {**kept, "rope_type": kind}
 
 
-def _source_dtype(config: _Config) -> str:
+def _source_dtype(config: ConfigValues) -> str:
     dtype = str(config.get("dtype") or config.get("torch_dtype", "bfloat16")).removeprefix("torch.")
     return dtype if dtype in _DTYPES else "bfloat16"

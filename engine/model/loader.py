@@ -7,6 +7,7 @@ import torch
 
 from vllm_obs.engine.attention.paged import PagedAttention
 from vllm_obs.engine.config import ModelArchitecture, VllmConfig
+from vllm_obs.engine.model.bert_loader import load_bert
 from vllm_obs.engine.model.compiled_loader import load_compiled
 from vllm_obs.engine.model.decoder import Decoder
 from vllm_obs.engine.model.interface import DecoderModel
@@ -22,9 +23,11 @@ from vllm_obs.engine.startup_phases import startup_part
 
 
 def load_model(config: VllmConfig) -> DecoderModel:
-    """The decoder a configuration names, on its device. ConfigError when its files do not hold it."""
+    """The model a configuration names, on its device. ConfigError when its files do not hold it."""
     with startup_part("open model"):
         weights = open_weights(config.model)
+    if config.model.architecture.is_encoder:
+        return load_bert(config.model, weights)
     return load_compiled(config, weights) or load_plain(config, weights)
 
 

@@ -13,14 +13,20 @@ INDEX_FILE = "model.safetensors.index.json"
 
 _DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 _MAX_HEADER_BYTES = 100_000_000
+_COUNTED = "position_ids"
+"""What the names of tensors end with that only count from 0 on, which some checkpoints hold; nobody reads them."""
 
 
 class StoredTensor(NamedTuple):
-    """Where a tensor is: its file, and its shape and dtype as that file's header states them."""
+    """Where a tensor is: its file, and its shape and dtype as that file's header states them.
+
+    `name` is what it is called there, where it is known by another name here.
+    """
 
     file: Path
     shape: tuple[int, ...]
     dtype: str
+    name: str = ""
 
 
 def read_tensor_table(directory: Path) -> dict[str, StoredTensor]:
@@ -80,7 +86,11 @@ def _read_file_header(path: Path) -> dict[str, StoredTensor]:
         raise ConfigError(f"{path}: corrupt safetensors file: its header is no JSON object")
     header.pop("__metadata__", None)
     num_data_bytes = size - 8 - length
-    return {name: _stored_tensor(path, name, entry, num_data_bytes) for name, entry in header.items()}
+    return {
+        name: _stored_tensor(path, name, entry, num_data_bytes)
+        for name, entry in header.items()
+        if not name.endswith(_COUNTED)
+    }
 
 
 def _stored_tensor(path: Path, name: str, entry: Any, num_data_bytes: int) -> StoredTensor:

@@ -6,15 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from vllm_obs.engine.config import ModelArchitecture
+from vllm_obs.engine.config import ModelArchitecture, PoolingConfig
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.model.architecture import check_architecture
+from vllm_obs.engine.model.bert_architecture import bert_architecture, is_bert
+from vllm_obs.engine.model.bert_tensors import bare_names
 from vllm_obs.engine.model.gguf_architecture import gguf_architecture, gguf_chat_template
 from vllm_obs.engine.model.gguf_file import GGUFFile
 from vllm_obs.engine.model.hf_architecture import hf_architecture, token_ids
 from vllm_obs.engine.model.hub import download_model
 from vllm_obs.engine.model.safetensors_header import read_json, read_tensor_table
 from vllm_obs.engine.model.tensor_names import Shape, check_tensors, expected_tensors, gguf_name
+from vllm_obs.engine.pooling.model_files import longest_text, model_pooling
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy", "synthetic")
@@ -30,13 +33,18 @@ _SHOWN_CHARACTERS = 200
 
 
 class ModelSource(NamedTuple):
-    """A model that can be loaded: the name it was asked by, its local place, and what it is."""
+    """A model that can be loaded: the name it was asked by, its local place, and what it is.
+
+    `default_length` is the longest text it was made for in tokens, None where that is all its positions.
+    """
 
     model: str
     path: str
     source: Literal["gguf", "hf", "dummy", "synthetic"]
     architecture: ModelArchitecture
     chat_template: str | None
+    pooling: PoolingConfig = PoolingConfig()
+    default_length: int | None = None
 
 
 def resolve_model(model: str | None, load_format: str = "auto") -> ModelSource:
@@ -123,14 +131,39 @@ def gguf_shapes(file: GGUFFile, architecture: ModelArchitecture) -> dict[str, Sh
 
 
 def _resolve_directory(name: str, path: Path, load_format: str) -> ModelSource:
-    architecture = hf_architecture(read_json(path / "config.json"), str(path / "config.json"))
+    architecture = _directory_architecture(path)
+    if architecture.is_encoder:
+        return _resolve_encoder(name, path, load_format, architecture)
     architecture = replace(architecture, eos_token_ids=_eos_token_ids(path, architecture))
     check_architecture(architecture, str(path))
+    pooling = model_pooling(path, architecture)
     if source := _without_weights(load_format):
-        return ModelSource(name, str(path), source, architecture, _chat_template(path))
+        return ModelSource(name, str(path), source, architecture, _chat_template(path), pooling)
     stored = read_tensor_table(path)
     check_tensors(architecture, {tensor: place.shape for tensor, place in stored.items()}, str(path))
-    return ModelSource(name, str(path), "hf", architecture, _chat_template(path))
+    return ModelSource(name, str(path), "hf", architecture, _chat_template(path), pooling)
+
+
+def _directory_architecture(path: Path) -> ModelArchitecture:
+    values, place = read_json(path / "config.json"), str(path / "config.json")
+    return bert_architecture(values, place) if is_bert(values) else hf_architecture(values, place)
+
+
+def _resolve_encoder(name: str, path: Path, load_format: str, architecture: ModelArchitecture) -> ModelSource:
+    if load_format == "synthetic":
+        raise ConfigError(f"{path}: {architecture.name} makes no tokens, which is all a synthetic engine does")
+    stored = bare_names(read_tensor_table(path)) if load_format != "dummy" else None
+    if stored is not None:
+        check_tensors(architecture, {tensor: place.shape for tensor, place in stored.items()}, str(path))
+    return ModelSource(
+        name,
+        str(path),
+        "dummy" if stored is None else "hf",
+        architecture,
+        chat_template=None,
+        pooling=model_pooling(path, architecture),
+        default_length=longest_text(path),
+    )
 
 
 def _eos_token_ids(path: Path, architecture: ModelArchitecture) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from vllm_obs.engine.config import ModelArchitecture
 from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.model.bert_tensors import bert_tensors
 
 Shape = tuple[int, ...]
 
@@ -46,6 +47,9 @@ def layer_prefix(layer: int) -> str:
 
 def expected_tensors(architecture: ModelArchitecture) -> Iterator[tuple[str, Shape]]:
     """(name, shape) of every tensor that must be there."""
+    if architecture.is_encoder:
+        yield from bert_tensors(architecture)
+        return
     hidden = architecture.hidden_size
     yield EMBEDDING, (architecture.vocab_size, hidden)
     for layer in range(architecture.num_layers):

@@ -8,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 
 from vllm_obs.engine.config import ModelArchitecture, ModelConfig
 from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.model.bert_tensors import bare_names
 from vllm_obs.engine.model.gguf_weights import GGUFWeights
 from vllm_obs.engine.model.safetensors_header import StoredTensor, read_tensor_table
 from vllm_obs.engine.model.tensor_names import Shape, check_tensors, expected_tensors
@@ -30,17 +31,18 @@ def open_weights(model: ModelConfig) -> Weights:
     opened: Weights = (
         GGUFWeights(model.path, model.architecture)
         if model.source == "gguf"
-        else SafetensorsWeights(Path(model.path))
+        else SafetensorsWeights(Path(model.path), model.architecture.is_encoder)
     )
     check_tensors(model.architecture, opened.shapes(), model.path)
     return opened
 
 
 class SafetensorsWeights:
-    """The tensors of a Hugging Face directory, in one safetensors file or many."""
+    """The tensors of a Hugging Face directory, in one safetensors file or many; an encoder's by their bare names."""
 
-    def __init__(self, directory: Path) -> None:
-        self._table: dict[str, StoredTensor] = read_tensor_table(directory)
+    def __init__(self, directory: Path, is_encoder: bool = False) -> None:
+        table = read_tensor_table(directory)
+        self._table: dict[str, StoredTensor] = bare_names(table) if is_encoder else table
         self._shapes = {name: stored.shape for name, stored in self._table.items()}
 
     def shapes(self) -> dict[str, Shape]:
@@ -50,7 +52,7 @@ class SafetensorsWeights:
         stored = self._table[name]
         try:
             with safe_open(stored.file, framework="pt") as file:
-                tensor: torch.Tensor = file.get_tensor(name)
+                tensor: torch.Tensor = file.get_tensor(stored.name or name)
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"{stored.file}: tensor {name} cannot be read: {error}") from None
         return tensor
@@ -69,7 +71,7 @@ class DummyWeights:
 
     def read(self, name: str) -> torch.Tensor:
         shape = self._shapes[name]
-        if name.endswith("norm.weight"):
+        if name.lower().endswith("norm.weight"):
             return torch.ones(shape)
         generator = torch.Generator().manual_seed((self._seed << 20) + self._numbers[name])
         return torch.randn(shape, generator=generator).mul_(float(shape[-1]) ** -0.5)

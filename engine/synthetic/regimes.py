@@ -98,7 +98,8 @@ class Regime:
         if not self.stall_every_seconds:
             return []
         found: list[Stall] = []
-        at_seconds = self.stall_every_seconds / 3
+        # A short time has one too, in its middle.
+        at_seconds = min(self.stall_every_seconds / 3, max(0.0, (seconds - self.stall_seconds) / 2))
         while at_seconds + self.stall_seconds < seconds:
             found.append(Stall(at_seconds, self.stall_seconds))
             at_seconds += self.stall_every_seconds

@@ -5,11 +5,13 @@ import numpy.typing as npt
 
 from vllm_obs.engine.messages import Int32Array
 from vllm_obs.engine.plan import NewRow, StepPlan
+from vllm_obs.engine.pooling.kinds import POOLING_KINDS
 from vllm_obs.engine.sampling.columns import SamplingBatch, SamplingColumns
 
 Int64Array = npt.NDArray[np.int64]
 
 NO_TOKEN = -1
+NOT_POOLED = -1
 
 
 class InputBatch:
@@ -17,7 +19,8 @@ class InputBatch:
 
     token_ids: int32 (rows, max_num_tokens), 0 beyond `num_tokens`, the number of a row's known tokens.
     block_tables: int64 (rows, max blocks), 0 beyond `num_blocks`. pending: the token sampled for a row but not
-    appended yet, or NO_TOKEN. The operating system commits the wide columns as rows grow.
+    appended yet, or NO_TOKEN. pooling: the place in POOLING_KINDS of how a row is pooled, or NOT_POOLED. The
+    operating system commits the wide columns as rows grow.
     """
 
     def __init__(self, max_num_rows: int, max_num_tokens: int, block_size: int, vocab_size: int) -> None:
@@ -32,6 +35,7 @@ class InputBatch:
         self.num_prompt_tokens: Int64Array = np.zeros(max_num_rows, np.int64)
         self.num_computed_tokens: Int64Array = np.zeros(max_num_rows, np.int64)
         self.num_prompt_logprobs: Int64Array = np.full(max_num_rows, -1, np.int64)
+        self.pooling: Int64Array = np.full(max_num_rows, NOT_POOLED, np.int64)
         self.pending: Int64Array = np.full(max_num_rows, NO_TOKEN, np.int64)
         self.sampling = SamplingColumns(max_num_rows, vocab_size)
         self._row_of: dict[str, int] = {}
@@ -78,6 +82,8 @@ class InputBatch:
         # Generated tokens in a new row mean that its prompt was answered before a preemption.
         if new.sampling.prompt_logprobs is not None and num_tokens == new.num_prompt_tokens:
             self.num_prompt_logprobs[row] = new.sampling.prompt_logprobs
+        if kind := new.sampling.pooling:
+            self.pooling[row] = POOLING_KINDS.index(kind)  # type: ignore[arg-type]  # the bounds were checked
         self.sampling.set_row(row, new.sampling, self.token_ids[row, :num_tokens], new.num_prompt_tokens)
 
     def _advance(self, rows: Int64Array, plan: StepPlan) -> None:
@@ -133,6 +139,7 @@ class InputBatch:
         for column in self._counts():
             column[row] = 0
         self.num_prompt_logprobs[row] = -1
+        self.pooling[row] = NOT_POOLED
         self.pending[row] = NO_TOKEN
         self.sampling.clear_row(row)
 
@@ -143,5 +150,6 @@ class InputBatch:
             self.num_prompt_tokens,
             self.num_computed_tokens,
             self.num_prompt_logprobs,
+            self.pooling,
             self.pending,
         )

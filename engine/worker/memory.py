@@ -36,6 +36,9 @@ def size_kv_cache(config: VllmConfig, block_bytes: int, available_bytes: int) ->
     scheduler ends requests that can never fit).
     """
     per_sequence = -(-config.model.max_model_len // config.cache.block_size)
+    if not block_bytes:
+        num_blocks = config.cache.num_gpu_blocks_override or config.scheduler.max_num_seqs * per_sequence
+        return KVCapacity(num_blocks, 0, available_bytes, "nothing: this model keeps no keys and values")
     num_blocks, bound = _blocks_and_bound(config, block_bytes, available_bytes)
     if num_blocks * block_bytes > available_bytes:
         raise ConfigError(

@@ -7,13 +7,14 @@ import numpy as np
 import torch
 
 from vllm_obs.engine.config import VllmConfig
-from vllm_obs.engine.messages import Logprobs
+from vllm_obs.engine.messages import Float32Array, Logprobs
 from vllm_obs.engine.model.interface import DecoderModel, PagedKVCache, Progress, unwatched
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan, WorkerMoments
 from vllm_obs.engine.sampling.choice import best_tokens
 from vllm_obs.engine.sampling.logprobs import concatenate, gather_logprobs
 from vllm_obs.engine.sampling.sampler import SampledTokens, sample
 from vllm_obs.engine.worker.input_batch import InputBatch
+from vllm_obs.engine.worker.pooler import NOBODYS_TOKEN, Pooler
 from vllm_obs.engine.worker.step_inputs import PromptSpan, StepInputs, prepare
 
 PROMPT_LOGITS_BYTES = 32 * 2**20
@@ -43,6 +44,7 @@ class ModelRunner:
         self.input_batch = InputBatch(
             config.scheduler.max_num_seqs, config.model.max_model_len, config.cache.block_size, self._vocab_size
         )
+        self._pooler = Pooler()
         self._plan: StepPlan | None = None
         self._inputs: StepInputs | None = None
         self._hidden: torch.Tensor | None = None
@@ -57,6 +59,7 @@ class ModelRunner:
         """Apply the plan to the input batch and work out what its forward pass reads."""
         self._plan, self._inputs, self._hidden = plan, None, None
         self._received_at = self._clock()
+        self._pooler.forget(plan.released_ids)
         rows = self.input_batch.update(plan)
         if len(rows):
             num_scheduled = np.array(plan.num_scheduled_tokens, np.int64)
@@ -84,6 +87,7 @@ class ModelRunner:
         sampled = SampledTokens([], [], [])
         prompt_logprobs: list[tuple[str, Logprobs]] = []
         broken: list[tuple[str, str, str]] = []
+        pooled: list[tuple[str, Float32Array]] = []
         if inputs is not None and hidden is not None:
             for span in inputs.prompt_spans:
                 if (logprobs := self._prompt_logprobs(span, hidden)) is None:
@@ -91,14 +95,18 @@ class ModelRunner:
                 else:
                     prompt_logprobs.append((span.request_id, logprobs))
             request_ids, sampled = self._sample(inputs, hidden, masks)
+            if inputs.pool_spans:
+                pooled, unpooled = self._pooler.pool(inputs.pool_spans, hidden)
+                broken += unpooled
         return ModelRunnerOutput(
             step=plan.step,
-            request_ids=request_ids,
-            token_ids=sampled.token_ids,
+            request_ids=[*request_ids, *(request_id for request_id, _ in pooled)],
+            token_ids=sampled.token_ids + [NOBODYS_TOKEN] * len(pooled),
             logprobs=sampled.logprobs,
             prompt_logprobs=prompt_logprobs,
             failed=[*broken, *sampled.failed],
             moments=[self._moments(begun_at)],
+            pooled=pooled,
         )
 
     def _sample(

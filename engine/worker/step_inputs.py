@@ -8,7 +8,8 @@ import torch
 
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.messages import Int32Array
-from vllm_obs.engine.worker.input_batch import InputBatch
+from vllm_obs.engine.pooling.kinds import POOLING_KINDS, PoolingKind
+from vllm_obs.engine.worker.input_batch import NOT_POOLED, InputBatch
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -27,9 +28,24 @@ class PromptSpan:
 
 
 @dataclass(frozen=True)
+class PoolSpan:
+    """Hidden states of one sequence, from `hidden_start` on, that its vector is made of.
+
+    `is_last` where the prompt of `num_prompt_tokens` tokens is over with them.
+    """
+
+    request_id: str
+    kind: PoolingKind
+    hidden_start: int
+    num_hidden: int
+    num_prompt_tokens: int
+    is_last: bool
+
+
+@dataclass(frozen=True)
 class StepInputs:
     """token_ids and positions: int64 (T,). `sampled_rows` (input batch rows, in plan order) own the first hidden
-    states, in that order; the hidden states of `prompt_spans` follow.
+    states, in that order; those of `prompt_spans` follow, then those of `pool_spans`.
     """
 
     token_ids: torch.Tensor
@@ -37,6 +53,7 @@ class StepInputs:
     attention: AttentionBatch
     sampled_rows: Int64Array
     prompt_spans: list[PromptSpan]
+    pool_spans: list[PoolSpan]
 
 
 def prepare(batch: InputBatch, rows: Int64Array, num_scheduled: Int64Array, device: torch.device) -> StepInputs:
@@ -53,10 +70,13 @@ def prepare(batch: InputBatch, rows: Int64Array, num_scheduled: Int64Array, devi
     token_rows = np.repeat(ordered, query_lens)
     positions = np.arange(ends[-1]) + np.repeat(starts - (ends - query_lens), query_lens)
     is_sampled = np.empty(len(rows), np.bool_)
-    is_sampled[order] = seq_lens == batch.num_tokens[ordered]
+    is_sampled[order] = (seq_lens == batch.num_tokens[ordered]) & (batch.pooling[ordered] == NOT_POOLED)
     last_tokens = np.empty(len(rows), np.int64)
     last_tokens[order] = ends - 1
-    spans, span_tokens = _prompt_spans(batch, ordered, ends - query_lens, seq_lens, int(is_sampled.sum()))
+    token_starts = ends - query_lens
+    spans, span_tokens = _prompt_spans(batch, ordered, token_starts, seq_lens, int(is_sampled.sum()))
+    num_hidden = int(is_sampled.sum()) + sum(map(len, span_tokens))
+    pool_spans, pool_tokens = _pool_spans(batch, ordered, token_starts, seq_lens, num_hidden)
     max_blocks = -(-int(seq_lens.max()) // batch.block_size)
 
     def tensor(values: npt.NDArray[np.generic]) -> torch.Tensor:
@@ -71,10 +91,11 @@ def prepare(batch: InputBatch, rows: Int64Array, num_scheduled: Int64Array, devi
             seq_lens=seq_lens.tolist(),
             block_tables=tensor(batch.block_tables[ordered, :max_blocks]),
             slot_mapping=tensor(_slots(batch, token_rows, positions)),
-            logits_indices=tensor(np.concatenate([last_tokens[is_sampled], *span_tokens])),
+            logits_indices=tensor(np.concatenate([last_tokens[is_sampled], *span_tokens, *pool_tokens])),
         ),
         sampled_rows=rows[is_sampled],
         prompt_spans=spans,
+        pool_spans=pool_spans,
     )
 
 
@@ -112,3 +133,33 @@ def _prompt_spans(
         tokens.append(np.arange(end - start) + token_starts[place])
         hidden_start += end - start
     return spans, tokens
+
+
+def _pool_spans(
+    batch: InputBatch, rows: Int64Array, token_starts: Int64Array, seq_lens: Int64Array, hidden_start: int
+) -> tuple[list[PoolSpan], list[Int64Array]]:
+    """Spans of the rows that are pooled, and their places in the flat token axis."""
+    spans: list[PoolSpan] = []
+    tokens: list[Int64Array] = []
+    for place in np.flatnonzero(batch.pooling[rows] != NOT_POOLED).tolist():
+        row = int(rows[place])
+        kind = POOLING_KINDS[int(batch.pooling[row])]
+        start, end = int(batch.num_computed_tokens[row]), int(seq_lens[place])
+        num_tokens = int(batch.num_tokens[row])
+        wanted = _pooled_positions(kind, start, end, num_tokens)
+        if not wanted and end < num_tokens:
+            continue
+        spans.append(
+            PoolSpan(batch.request_ids[row], kind, hidden_start, len(wanted), num_tokens, is_last=end == num_tokens)
+        )
+        tokens.append(np.array(wanted, np.int64) - start + token_starts[place])
+        hidden_start += len(wanted)
+    return spans, tokens
+
+
+def _pooled_positions(kind: PoolingKind, start: int, end: int, num_tokens: int) -> range:
+    """Those positions of a chunk whose hidden states count."""
+    if kind == "mean":
+        return range(start, end)
+    position = 0 if kind == "cls" else num_tokens - 1
+    return range(max(start, position), min(end, position + 1))

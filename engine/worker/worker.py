@@ -62,6 +62,8 @@ class Worker:
 
     def available_kv_bytes(self) -> int:
         """Bytes that the KV cache may take on this rank."""
+        if self.config.model.architecture.is_encoder:
+            return 0
         if self.config.model.device == "cuda":
             return cuda_cache_budget(self.config, self.model)
         return cpu_cache_budget(self.config, free_memory_bytes())
@@ -80,6 +82,9 @@ class Worker:
 
     def warm_up(self) -> None:
         """Run a short prompt and one decode step, so that the first request does not pay for first uses."""
+        if self.config.model.architecture.is_encoder:
+            self._warm_up_encoder()
+            return
         block_size = self.config.cache.block_size
         room = min(self.config.model.max_model_len, self.runner.kv_cache.num_blocks * block_size)
         num_tokens = min(WARM_UP_TOKENS, room - 1, self.config.scheduler.max_num_batched_tokens)
@@ -91,6 +96,18 @@ class Worker:
         for plan in (
             StepPlan(0, [new], [], [], [], [], [num_tokens], []),
             StepPlan(0, [], ["warm-up"], [[]], [num_tokens], [-1], [1], []),
+            StepPlan(0, [], [], [], [], [], [], ["warm-up"]),
+        ):
+            self.runner.execute_model(plan)
+            self.runner.sample_tokens(None)
+
+    def _warm_up_encoder(self) -> None:
+        num_tokens = min(WARM_UP_TOKENS, self.config.model.max_model_len)
+        blocks = list(range(-(-num_tokens // self.config.cache.block_size)))
+        text, sampling = np.zeros(num_tokens, np.int32), SamplingSpec(max_tokens=0, pooling="mean")
+        new = NewRow("warm-up", text, num_tokens, sampling, blocks, 0)
+        for plan in (
+            StepPlan(0, [new], [], [], [], [], [num_tokens], []),
             StepPlan(0, [], [], [], [], [], [], ["warm-up"]),
         ):
             self.runner.execute_model(plan)

@@ -52,7 +52,7 @@ def test_one_look_tells_the_whole(observer: ObserverChild, capsys: pytest.Captur
     shown = ANSI.sub("", capsys.readouterr().out)
     for part in (
         f"vllm-obs  {MODEL}  up 1m",
-        "stalled  Engine 0 has 1 running and 1 waiting",
+        "Cannot tell: engine 0 has 2 requests and no step has ended in this time.",
         "1 running  1 waiting  step 5  awake",
         "active, 0 cached, ",
         "waiting  1 for kv_blocks",
@@ -86,7 +86,8 @@ def test_it_shows_how_much_is_traced() -> None:
 def test_one_look_as_json(observer: ObserverChild, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--json", "--url", observer.url]) == 0
     look = json.loads(capsys.readouterr().out)
-    assert set(look) == {"state", "requests", "quantiles", "processes", "url"}
+    assert set(look) == {"state", "requests", "quantiles", "processes", "verdict", "url"}
+    assert look["verdict"]["says"].startswith("Cannot tell: engine 0 has 2 requests")
     assert [request["request_id"] for request in look["requests"]] == ["waits-0-0", "open-0-0"]
 
 

@@ -174,3 +174,23 @@ def test_other_runs_that_live_are_named() -> None:
     assert "also alive: run b at http://127.0.0.1:9001 (--url)" in shown(
         look_of([]), others=("run b at http://127.0.0.1:9001",)
     )
+
+
+VERDICT = {
+    "word": "kv_pressure",
+    "severity": "severe",
+    "says": "Requests wait for KV blocks 75 % of the time: 300 of 500 blocks are held by 10.0 that run, 5.0 wait.",
+    "findings": [{"name": "kv_pressure", "helps": ["raise it from 500 to about 630"], "helps_not": []}],
+    "floor": {"p50": 1.25},
+}
+
+
+@pytest.mark.parametrize("size", [(80, 23), (160, 49), (60, 16)])
+def test_the_verdict_is_the_second_line_of_every_screen(size: tuple[int, int]) -> None:
+    columns, rows = size
+    look = look_of([request(number) for number in range(10)])._replace(verdict=VERDICT)
+    lines = shown(look, columns, rows)
+    assert lines[1].startswith("Requests wait for KV blocks 75 % of the time")
+    assert len(lines) <= rows
+    assert max(map(len, lines)) <= columns
+    assert ("kv_pressure  helps:" in "\n".join(lines)) == (rows == 49)

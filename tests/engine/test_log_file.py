@@ -76,3 +76,7 @@ def test_where_there_are_prompts_an_exception_is_told_without_its_words(
     assert told.index("ValueError") < told.index("EngineDeadError: Worker_TP1 was killed")
     assert told.count("Traceback (most recent call last):") == 2
     assert "test_log_file.py" in told
+    logging.getLogger("asyncio").error(
+        "Task exception was never retrieved\nfuture: <Task exception=X('a prompt')>"
+    )
+    assert ("a prompt" in capsys.readouterr().err) == has_words

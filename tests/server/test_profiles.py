@@ -94,6 +94,19 @@ async def test_a_stop_does_not_wait_for_long_files(tmp_path: Path, monkeypatch: 
 
 
 @in_loop
+async def test_one_that_has_just_ended_does_not_hold_up_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiles_module, "LOOK_SECONDS", 60.0)
+    stage = Stage(tmp_path)
+    first = await stage.profiles.start(ProfileRequest())
+    stage.core.is_profiling = False
+    second = await stage.profiles.start(ProfileRequest())
+    assert first.directory != second.directory
+    await stage.profiles.close()
+
+
+@in_loop
 async def test_before_the_engine_is_ready_it_is_503(tmp_path: Path) -> None:
     profiles = ServerProfiles(str(tmp_path), ProfilerConfig(True), MemoryRecorder())
     with pytest.raises(ApiError) as refusal:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_obs.telemetry.death_watch import MAX_WATCHED, DeathWatch, End, rings_of
+from vllm_obs.telemetry.death_watch import MAX_WATCHED, MEMORY_NS, DeathWatch, End, rings_of
 from vllm_obs.telemetry.flight_recorder import FlightRecorder
 from vllm_obs.telemetry.memory_limits import MemoryLimits, MemoryReader
 
@@ -29,6 +29,9 @@ class FakeMemory(MemoryReader):
     def kill(self, num_so_far: int) -> None:
         (self.group / "memory.oom_control").write_text(f"oom_kill {num_so_far}\n")
         self.num = num_so_far
+
+    def membership(self, pid: int) -> str:
+        return "0::/group"
 
     def read(self, pid: int) -> MemoryLimits | None:
         return MemoryLimits(str(self.group), self.num, 1000, 900, 1000, 800, 0)
@@ -68,6 +71,7 @@ def test_one_that_is_killed_is_told_once_with_its_status_and_its_memory(
     with recording_process(tmp_path, "EngineCore_DP0") as process:
         assert watch.look(NOW) == []
         assert watch.memory_of(process.pid) == memory.read(process.pid)
+        assert watch.look(NOW + MEMORY_NS - 1) == []
         memory.kill(5)
         process.kill()
         watch.await_end("EngineCore", 30)

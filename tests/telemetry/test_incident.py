@@ -18,6 +18,7 @@ from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.records import IncidentFiled, ProcessExited, Record, StallBegun, StepFailed
 from vllm_obs.telemetry.replay import open_replay
 from vllm_obs.telemetry.ring_tail import RingTail
+from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.view import Source
 
 S = 10**9
@@ -42,7 +43,9 @@ class Desk:
 
     def _scene(self, rings: Any) -> Scene:
         config = {"model_name": "tiny"}
-        return Scene(self.observer, self.shelf.path.parent, rings, config, "1.2.3", verdict=lambda: self.verdict)
+        return Scene(
+            self.observer, self.shelf.path.parent, rings, config, "1.2.3", verdict=lambda at: self.verdict
+        )
 
     def drain(self) -> None:
         while not self.observer.drain_slice():
@@ -110,6 +113,19 @@ def test_its_recording_is_opened_by_a_replay(desk: Desk, run_dir: Path) -> None:
     assert [engine.steps.last.step for engine in state.past_engines if engine.steps.last] == [NUM_STEPS + 3]
     assert service.observer.caveat == ""
     service.observer.close()
+
+
+def test_an_observer_that_was_just_started_again_reads_the_last_steps_from_the_rings(run_dir: Path) -> None:
+    broken_run(run_dir, [KILLED])
+    desk = Desk(run_dir)
+    desk.drain()
+    state, desk.observer.state = desk.observer.state, RunState()
+    desk.observer.cost.resumed_at = 1
+    desk.filer.look(0, is_last=True)
+    (content,) = desk.filed()
+    assert len(content["steps"]) == NUM_STEPS + 3
+    desk.observer.state = state
+    desk.close()
 
 
 def test_what_follows_within_the_grace_is_in_the_same_incident(desk: Desk, run_dir: Path) -> None:
@@ -214,7 +230,7 @@ def test_nothing_that_goes_wrong_in_filing_reaches_the_observer(
     assert desk.recorded == []
     (run_dir / "incidents").unlink()
 
-    def judge() -> dict[str, Any]:
+    def judge(at: int) -> dict[str, Any]:
         raise RuntimeError("no verdict")
 
     desk.verdict = {}

@@ -104,7 +104,8 @@ def test_every_route_is_documented(observer: ObserverChild) -> None:
     assert plain - {"/", "/openapi.json"} <= set(paths)
     assert all(route["summary"] for methods in paths.values() for route in methods.values())
     writing = {path for path, methods in paths.items() if set(methods) != {"get"}}
-    assert writing == {"/inspect/telemetry", "/inspect/stacks", "/inspect/processes/{pid}/stacks"}
+    stacks = {"/inspect/stacks", "/inspect/processes/{pid}/stacks"}
+    assert writing == {"/inspect/telemetry", "/inspect/profile"} | stacks
 
 
 def test_the_index_lists_every_endpoint_and_loads_nothing(observer: ObserverChild) -> None:

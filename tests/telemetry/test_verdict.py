@@ -1,4 +1,4 @@
-"""The verdict is one word and one sentence with its evidence; it says when there is nothing, and when it cannot tell."""
+"""The verdict is a word, a sentence and its evidence; it says so when there is none, or when it cannot tell."""
 
 from typing import Any
 
@@ -199,7 +199,8 @@ def test_the_metrics_say_the_same() -> None:
     seconds = store.value("vllm_obs_binding_limit_seconds_total", "0", MODEL, "max_num_seqs").number
     assert seconds == pytest.approx(sum(step_seconds(load)))
     ratios = store.histogram("vllm_obs_step_floor_ratio", "0", MODEL)
-    assert ratios.num_observed == len(step_seconds(load)) - 8  # the first is of prompts, seven are to learn from
+    # All that took as long as ever, but the first few of each size, which are to learn from.
+    assert ratios.counts[0] == ratios.num_observed > 200
 
 
 def test_what_it_keeps_is_bounded(load: Load) -> None:

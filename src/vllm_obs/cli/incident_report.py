@@ -3,7 +3,6 @@
 import statistics
 import time
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from vllm_obs.telemetry.explain_words import duration
@@ -126,9 +125,16 @@ def _steps(rows: list[Row]) -> Iterator[str]:
 
 def _stacks(stacks: dict[str, str]) -> Iterator[str]:
     for title, text in stacks.items():
-        frames = (line.strip() for line in text.splitlines() if line.strip().startswith("File "))
-        yield f"{title}:"
-        yield from (f"  {frame}" for frame in islice(frames, NUM_FRAMES))
+        frames = [line.strip() for line in _main_thread(text).splitlines() if line.startswith(" ")]
+        yield f"{title}:" if frames else f"{title}: {text.strip().partition(chr(10))[0]}"
+        yield from (f"  {frame}" for frame in frames[:NUM_FRAMES])
+
+
+def _main_thread(text: str) -> str:
+    """The thread that crashed or was asked, or is called the main one; else the last."""
+    threads = text.strip().split("\n\n")
+    named = (thread for thread in threads if "Current thread" in thread or "MainThread" in thread)
+    return next(named, threads[-1])
 
 
 def _logs(logs: dict[str, list[str]], titles: list[str]) -> Iterator[str]:

@@ -12,6 +12,9 @@ EXIT_CUT_OFF = 1
 COMMANDS = {
     "serve": ("vllm_obs.cli.serve", "serve a model over the OpenAI API"),
     "demo": ("vllm_obs.cli.demo", "all of it alive without a model, under a load of its own"),
+    "run-batch": ("vllm_obs.cli.run_batch", "answer a file of OpenAI requests"),
+    "chat": ("vllm_obs.cli.chat", "talk to a running server"),
+    "complete": ("vllm_obs.cli.complete", "let a running server complete texts"),
     "bench": ("vllm_obs.cli.bench.command", "measure a running server"),
     "top": ("vllm_obs.cli.top", "what a running server does, live in the terminal"),
     "explain": ("vllm_obs.cli.explain", "where the time of one request went"),
