@@ -174,7 +174,7 @@ class EngineCoreOutputs(NamedTuple):
     stats: SchedulerStats | None
     sampled_at: int
     sent_at: int
-    pooled: list[tuple[int, Float32Array]] = []
+    pooled: list[tuple[int, Float32Array]] = []  # noqa: RUF012 - no message is changed once made
 
 
 class EngineFacts(NamedTuple):

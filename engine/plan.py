@@ -96,4 +96,4 @@ class ModelRunnerOutput(NamedTuple):
     prompt_logprobs: list[tuple[str, Logprobs]]
     failed: list[tuple[str, str, str]]
     moments: list[WorkerMoments]
-    pooled: list[tuple[str, Float32Array]] = []
+    pooled: list[tuple[str, Float32Array]] = []  # noqa: RUF012 - no message is changed once made

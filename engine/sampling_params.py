@@ -30,7 +30,7 @@ class SamplingParams:
     `spaces_between_special_tokens` is accepted for compatibility: the tokenizers served here put none.
     `structured_outputs` is what the output must match.
     `truncate_prompt_tokens` keeps that many of the prompt's last tokens (-1: as many as the context allows).
-    `pooling` asks for one vector of the prompt in place of tokens (see `engine/pooling/params.py`, which makes such
+    `pooling` asks for one vector of the prompt in place of tokens (`engine/pooling/params.py` makes such
     parameters); `max_tokens` is 0 then, and a prompt that is truncated keeps its beginning.
     Values are normalised here (lists become tuples) and checked by `check_sampling_params`.
     """
@@ -185,7 +185,8 @@ def _check_task(params: SamplingParams, limits: SamplingLimits) -> None:
     if not limits.pools:
         raise RequestError(NO_POOLING, "model", reason="unsupported")
     if params.pooling not in POOLING_KINDS or params.max_tokens != 0 or params.n != 1:
-        raise RequestError(f"pooling must be one of {', '.join(POOLING_KINDS)}, with no token asked for.", "pooling")
+        kinds = ", ".join(POOLING_KINDS)
+        raise RequestError(f"pooling must be one of {kinds}, with n=1 and max_tokens=0.", "pooling")
 
 
 def _check_n(n: object, limits: SamplingLimits) -> None:

@@ -21,11 +21,13 @@ from vllm_obs.server.request_label import RequestLabel
 from vllm_obs.server.request_record import RequestRecord
 from vllm_obs.server.routes_chat import chat_router
 from vllm_obs.server.routes_completion import completion_router
+from vllm_obs.server.routes_embeddings import embeddings_router
 from vllm_obs.server.routes_health import health_router
 from vllm_obs.server.routes_messages import messages_router
 from vllm_obs.server.routes_metrics import metrics_router
 from vllm_obs.server.routes_models import models_router
 from vllm_obs.server.routes_profile import profile_router
+from vllm_obs.server.routes_rerank import rerank_router
 from vllm_obs.server.routes_responses import responses_router
 from vllm_obs.server.routes_tokenize import tokenize_router
 from vllm_obs.server.state import ApiServer
@@ -67,6 +69,8 @@ _ROUTERS = (
     chat_router,
     messages_router,
     responses_router,
+    embeddings_router,
+    rerank_router,
     models_router,
     tokenize_router,
     health_router,

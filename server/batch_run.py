@@ -19,6 +19,7 @@ from vllm_obs.server.batch_files import BatchFiles
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.serve import ROLE, recorded
 from vllm_obs.telemetry.flight_recorder import API_SERVER_RING_BYTES
+from vllm_obs.telemetry.memory_samples import MemorySamples
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import ProcessStarted, TelemetrySet
 from vllm_obs.telemetry.stack_dump import dumps_stacks
@@ -54,6 +55,7 @@ def _run(config: VllmConfig, server: ServerConfig, files: BatchFiles, started_at
             phases.end("start engine")
             lifecycle = _lifecycle(config, server, client, recorder)
             phases.end("import server")
+            MemorySamples(ROLE, recorder).added("import server", "libraries")
             return lifecycle.run_batch(files, started_at, phases)
         except (ConfigError, StartupError):
             client.shutdown(timeout_seconds=0)  # an engine that still loads has nothing to finish

@@ -25,8 +25,9 @@ class ChatReading:
     @classmethod
     def of(cls, api: ApiServer, request: ChatCompletionRequest) -> "ChatReading":
         """ApiError 400 where the request's tools do not fit."""
-        name = api.server.reasoning_parser
         tools = request.tool_use(api.make_tool_parser)
+        # A grammar holds from the first character on and leaves no room for a thought.
+        name = "" if tools.schema is not None or request.asked_form() else api.server.reasoning_parser
         return cls(tools, PARSERS[name] if name else None, request.include_reasoning)
 
     @property

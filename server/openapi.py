@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 from vllm_obs.server.schema_chat import ChatCompletionRequest
 from vllm_obs.server.schema_completion import CompletionRequest
+from vllm_obs.server.schema_embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
 from vllm_obs.server.schema_messages import CountTokensRequest, MessagesRequest
 from vllm_obs.server.schema_responses import ResponsesRequest
 from vllm_obs.server.schema_tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeRequest
@@ -39,6 +40,9 @@ BODIES: tuple[type[BaseModel], ...] = (
     MessagesRequest,
     CountTokensRequest,
     ResponsesRequest,
+    EmbeddingRequest,
+    ScoreRequest,
+    RerankRequest,
     TokenizeRequest,
     TokenizeChatRequest,
     DetokenizeRequest,

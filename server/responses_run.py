@@ -118,6 +118,7 @@ class BackgroundRun:
 
     async def cancel(self) -> None:
         """Abort it, unless it is over; return once it is stored as cancelled."""
+        await asyncio.sleep(0)  # cancelled before it has begun it would end without a word
         self._task.cancel()
         await asyncio.wait({self._task}, timeout=CANCEL_SECONDS)
 

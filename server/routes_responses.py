@@ -1,5 +1,7 @@
 """/v1/responses: made, asked for again, cancelled, forgotten."""
 
+from typing import Any
+
 import orjson
 from fastapi import APIRouter, Request, Response
 
@@ -7,7 +9,7 @@ from vllm_obs.server.body import read_body
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.json_reply import JsonReply
 from vllm_obs.server.openapi import describe, errors
-from vllm_obs.server.responses_queries import ItemPage, StreamQuery
+from vllm_obs.server.responses_queries import MAX_PAGE, ItemPage, StreamQuery
 from vllm_obs.server.responses_run import LoggedStream
 from vllm_obs.server.responses_service import Responses, owner_of
 from vllm_obs.server.schema_responses import ResponsesRequest
@@ -16,6 +18,7 @@ from vllm_obs.server.validation import invalid, parse_request
 
 PATH = "/v1/responses"
 ONE = PATH + "/{response_id}"
+PAGE = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
 
 
 def responses_router(api: ApiServer) -> APIRouter:
@@ -43,7 +46,7 @@ def responses_router(api: ApiServer) -> APIRouter:
         """Conversations are not made shorter here."""
         raise ApiError("conversations are not compacted by this server", "not_found")
 
-    @router.get(ONE, responses=errors())
+    @router.get(ONE, **_reads(stream={"type": "boolean"}, starting_after={"type": "integer", "minimum": 0}))
     async def retrieve_response(http: Request, response_id: str) -> Response:
         """A response as it is now; with `stream` its events, if it is one that was streamed in the background."""
         query, owner = StreamQuery.of(http.query_params), owner_of(http.scope)
@@ -78,7 +81,9 @@ def responses_router(api: ApiServer) -> APIRouter:
         responses.store.delete(owner, response_id)
         return JsonReply({"id": response_id, "object": "response", "deleted": True})
 
-    @router.get(ONE + "/input_items", responses=errors())
+    @router.get(
+        ONE + "/input_items", **_reads(limit=PAGE, order={"enum": ["asc", "desc"]}, after={"type": "string"})
+    )
     async def list_input_items(http: Request, response_id: str) -> Response:
         """What a response was made from, a page of it."""
         page = ItemPage.of(http.query_params)
@@ -86,6 +91,12 @@ def responses_router(api: ApiServer) -> APIRouter:
         return JsonReply(page.reply([orjson.loads(item) for item in items]))
 
     return router
+
+
+def _reads(**queries: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a route whose query is read by hand, as bodies are."""
+    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in queries.items()]
+    return {"openapi_extra": {"parameters": parameters}, "responses": errors()}
 
 
 def _json(body: bytes) -> Response:

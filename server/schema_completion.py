@@ -12,7 +12,7 @@ from vllm_obs.server.validation import invalid
 Prompt = str | list[int]
 
 
-def _check_prompts(value: Any) -> list[Prompt]:
+def check_prompts(value: Any) -> list[Prompt]:
     """One prompt or several, text or token ids, as a list; ids are checked against the vocabulary later."""
     is_several = type(value) is list and value and type(value[0]) is not int
     prompts = value if is_several else [value]
@@ -40,7 +40,7 @@ PROMPT_SCHEMA = {
 class CompletionRequest(SamplingRequest):
     """Text (or token ids) in, its continuation out."""
 
-    prompt: Annotated[list[Any], BeforeValidator(_check_prompts), WithJsonSchema(PROMPT_SCHEMA)] = Field(
+    prompt: Annotated[list[Any], BeforeValidator(check_prompts), WithJsonSchema(PROMPT_SCHEMA)] = Field(
         default=[], validate_default=True
     )
     max_tokens: int = 16

@@ -37,6 +37,7 @@ def _check_salt(value: Any) -> Any:
     return value
 
 
+CacheSalt = Annotated[str, BeforeValidator(_check_salt), Field(min_length=1, max_length=MAX_LABEL_CHARS)]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 StopStrings = Annotated[
     list[str],
@@ -87,9 +88,7 @@ class SamplingRequest(StructuredRequest):
     stream: bool = False
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
-    cache_salt: (
-        Annotated[str, BeforeValidator(_check_salt), Field(min_length=1, max_length=MAX_LABEL_CHARS)] | None
-    ) = None
+    cache_salt: CacheSalt | None = None
     user: Text | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False

@@ -16,7 +16,11 @@ MAX_LISTED_ERRORS = 10
 THREAD_FROM_BYTES = 256 * 1024
 """Bodies from this size on are parsed in a thread: a megabyte of JSON takes milliseconds, and streams run on."""
 
-OWN_REASONS: dict[str, Reason] = {"unsupported": "unsupported", "empty_prompt": "empty_prompt"}
+OWN_REASONS: dict[str, Reason] = {
+    "unsupported": "unsupported",
+    "empty_prompt": "empty_prompt",
+    "too_many_sequences": "too_many_sequences",
+}
 """Error types raised by our own validators that are reasons themselves; all others are invalid_value."""
 
 Model = TypeVar("Model", bound=BaseModel)

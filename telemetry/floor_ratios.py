@@ -105,9 +105,10 @@ class FloorRatios(BaseView):
             engine.histogram = self._store.histogram(METRIC, label, record.model_names[0])
 
     def _engine(self, label: str) -> _EngineFloor:
-        if label not in self._engines and len(self._engines) >= MAX_ENGINES:
+        found = self._engines.get(label)
+        if found is None and len(self._engines) >= MAX_ENGINES:
             return next(iter(self._engines.values()))
-        return self._engines.setdefault(label, _EngineFloor())
+        return found if found is not None else self._engines.setdefault(label, _EngineFloor())
 
 
 def _identity(record: EngineDescribed) -> tuple[object, ...]:

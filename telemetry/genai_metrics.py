@@ -30,6 +30,7 @@ OPERATION_OF_HANDLER = {
     "/v1/completions": "text_completion",
     "/v1/responses": "chat",
     "/v1/messages": "chat",
+    "/v1/embeddings": "embeddings",
 }
 OPERATIONS = ("chat", "text_completion", "embeddings")
 PROVIDER = "vllm_obs"

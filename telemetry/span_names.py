@@ -20,11 +20,13 @@ OPERATIONS = {
     "/v1/completions": "text_completion",
     "/v1/responses": "chat",
     "/v1/messages": "chat",
+    "/v1/embeddings": "embeddings",
 }
-"""Routes that generate, and what the conventions call that."""
+"""Routes that run a model, and what the conventions call that."""
 
 REPLY_IDS = {
     "/v1/chat/completions": "chatcmpl-",
+    "/v1/embeddings": "embd-",
     "/v1/completions": "cmpl-",
     "/v1/responses": "resp_",
     "/v1/messages": "msg_",

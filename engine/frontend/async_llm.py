@@ -166,6 +166,7 @@ class AsyncLLM:
 
     async def encode_chat(self, template: ChatTemplate, messages: list[Message], /, **options: Any) -> EncodedChat:
         """`ChatTemplate.encode_timed`, long chats off the event loop. RequestError when it cannot fit."""
+        self._inputs.check_generates()
         contents = (message.get("content") for message in messages)
         num_chars = sum(len(content) for content in contents if isinstance(content, str))
         self._inputs.check_num_chars(num_chars)

@@ -9,12 +9,16 @@ import tokenizers as hf
 from vllm_obs.engine.config import ModelArchitecture
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.frontend.vocabulary import Spelling, Vocabulary
+from vllm_obs.engine.frontend.wordpiece import read_wordpiece
 
 
 def read_hf_tokenizer(path: str, architecture: ModelArchitecture) -> tuple[hf.Tokenizer, Vocabulary]:
     """The back end and the facts. ConfigError names what is missing, broken or not supported."""
     folder = Path(path)
     file = folder / "tokenizer.json" if folder.is_dir() else folder
+    words = folder / "vocab.txt"
+    if not file.is_file() and words.is_file():
+        return _without_limits(read_wordpiece(words), words, architecture)
     if not file.is_file():
         raise ConfigError(
             f"{file}: no such tokenizer; --tokenizer takes a .gguf file or a folder with tokenizer.json"
@@ -23,6 +27,12 @@ def read_hf_tokenizer(path: str, architecture: ModelArchitecture) -> tuple[hf.To
         backend = hf.Tokenizer.from_file(str(file))
     except Exception as error:  # tokenizers raises a bare Exception for any broken file
         raise ConfigError(f"{file}: not a tokenizer: {str(error)[:200]}") from None
+    return _without_limits(backend, file, architecture)
+
+
+def _without_limits(
+    backend: hf.Tokenizer, file: Path, architecture: ModelArchitecture
+) -> tuple[hf.Tokenizer, Vocabulary]:
     backend.no_truncation()
     backend.no_padding()
     return backend, _vocabulary(file, backend, architecture)
@@ -51,11 +61,13 @@ def _spelling(file: Path, backend: hf.Tokenizer) -> Spelling:
     described = repr(backend.decoder)
     if "ByteLevel" in described:
         return "byte_level"
+    if described.startswith("WordPiece("):
+        return "wordpiece"
     if "Metaspace" in described or "ByteFallback" in described:
         return "metaspace"
     kind = described.partition("(")[0]
     raise ConfigError(
-        f"{file}: the decoder {kind} is not supported; supported: ByteLevel, Metaspace, ByteFallback"
+        f"{file}: the decoder {kind} is not supported; supported: ByteLevel, Metaspace, ByteFallback, WordPiece"
     )
 
 

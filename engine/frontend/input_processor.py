@@ -15,6 +15,7 @@ from vllm_obs.engine.faults import any_planted, maybe_fault
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineCoreRequest, EngineFacts, SamplingSpec
 from vllm_obs.engine.sampling_params import (
+    NO_GENERATION,
     SamplingLimits,
     SamplingParams,
     check_sampling_params,
@@ -148,6 +149,11 @@ class InputProcessor:
                 "prompt",
                 reason="context_length_exceeded",
             )
+
+    def check_generates(self) -> None:
+        """Raise RequestError where the model makes no text."""
+        if not self.limits.generates:
+            raise RequestError(NO_GENERATION, "model", reason="unsupported")
 
     def _token_ids(self, prompt: Prompt, params: SamplingParams, label: str) -> list[int]:
         if isinstance(prompt, str):

@@ -14,6 +14,15 @@ from vllm_obs.engine.frontend.llm_chat import (
     listed_conversations,
     template_options,
 )
+from vllm_obs.engine.frontend.llm_embed import (
+    EmbeddingRequestOutput,
+    EmbedOptions,
+    ScoringRequestOutput,
+    embed_params,
+    embeddings,
+    pairs_to_score,
+    scores,
+)
 from vllm_obs.engine.frontend.llm_engine import LLMEngine
 from vllm_obs.engine.frontend.llm_prompts import (
     ParamsOrList,
@@ -99,9 +108,33 @@ class LLM:
         with _bar(use_tqdm, len(slices) * params.max_tokens, "Beam search") as bar:
             return [output for part in slices for output in search.search(part, bar.update)]
 
+    def embed(
+        self, prompts: Prompts, use_tqdm: ProgressBar = True, **options: Unpack[EmbedOptions]
+    ) -> list[EmbeddingRequestOutput]:
+        """A vector of every prompt, in the prompts' order; prompts as in `generate`."""
+        model = self.llm_engine.config.model
+        params = embed_params(model, options)
+        return embeddings(self._run(plain_prompts(prompts), params, use_tqdm), model, options)
+
+    def score(
+        self,
+        queries: Prompts,
+        documents: Prompts,
+        use_tqdm: ProgressBar = True,
+        truncate_prompt_tokens: int | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """How alike texts are, by the cosine of their vectors: one query with every document, or pair by pair."""
+        texts, num_queries = pairs_to_score(queries, documents)
+        options: EmbedOptions = {"truncate_prompt_tokens": truncate_prompt_tokens}
+        return scores(self._run(texts, embed_params(self.llm_engine.config.model, options), use_tqdm), num_queries)
+
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self.llm_engine.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What a prompt without parameters is sampled with."""
+        return SamplingParams()
 
     def shutdown(self) -> None:
         """End the engine; the object is of no use afterwards."""

@@ -62,7 +62,7 @@ class Tokenizer:
         check_token_ids(token_ids, self.vocab_size, "tokens")
         kept = (i for i in token_ids if not (skip_special_tokens and i in self._special_ids))
         text = b"".join(map(self.token_bytes, kept)).decode("utf-8", "replace")
-        return text.removeprefix(" ") if self._vocabulary.spelling == "metaspace" else text
+        return text if self._vocabulary.spelling == "byte_level" else text.removeprefix(" ")
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one token stands for; a special token's are its spelling. Empty for an id without a token."""

@@ -4,8 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Spelling = Literal["byte_level", "metaspace"]
-"""How token strings stand for bytes: GPT-2's printable stand-ins, or sentencepiece's `▁` and `<0x41>`."""
+Spelling = Literal["byte_level", "metaspace", "wordpiece"]
+"""How token strings stand for bytes: GPT-2's printable stand-ins, sentencepiece's `▁` and `<0x41>`, or BERT's `##`
+before what goes on with a word.
+"""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -45,6 +47,8 @@ class Vocabulary:
         if self.spelling == "byte_level":
             values = [_BYTE_OF_CHAR.get(char, -1) for char in token]
             return token.encode("utf-8", "replace") if -1 in values else bytes(values)
+        if self.spelling == "wordpiece":
+            return (token.removeprefix("##") if token.startswith("##") else " " + token).encode("utf-8", "replace")
         if byte := _BYTE_TOKEN.fullmatch(token):
             return bytes([int(byte[1], 16)])
         return token.replace("▁", " ").encode("utf-8", "replace")

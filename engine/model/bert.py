@@ -53,12 +53,13 @@ class BertLayer:
 
     def _attend(self, qkv: torch.Tensor, lengths: list[int]) -> torch.Tensor:
         """Each text's tokens look at all of that text's, before and after them."""
-        split = qkv.to(self.numerics.attention).view(len(qkv), 3, self.num_heads, -1)
-        attended = [
-            F.scaled_dot_product_attention(*(part.transpose(0, 1) for part in text.unbind(1)))
-            for text in split.split(lengths)
+        split = qkv.to(self.numerics.attention).view(len(qkv), 3, self.num_heads, -1).permute(1, 2, 0, 3)
+        queries, keys, values = (part.split_with_sizes(lengths, dim=1) for part in split.unbind(0))
+        heads = [
+            F.scaled_dot_product_attention(query, key, value)
+            for query, key, value in zip(queries, keys, values, strict=True)
         ]
-        return torch.cat([heads.transpose(0, 1).reshape(heads.shape[1], -1) for heads in attended]).float()
+        return torch.cat([text.transpose(0, 1).flatten(1) for text in heads]).float()
 
     def _product(self, linear: Linear, x: torch.Tensor) -> torch.Tensor:
         return linear(x.to(self.numerics.activations)).float()

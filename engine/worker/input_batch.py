@@ -83,7 +83,7 @@ class InputBatch:
         if new.sampling.prompt_logprobs is not None and num_tokens == new.num_prompt_tokens:
             self.num_prompt_logprobs[row] = new.sampling.prompt_logprobs
         if kind := new.sampling.pooling:
-            self.pooling[row] = POOLING_KINDS.index(kind)  # type: ignore[arg-type]  # the bounds were checked
+            self.pooling[row] = POOLING_KINDS.index(kind)
         self.sampling.set_row(row, new.sampling, self.token_ids[row, :num_tokens], new.num_prompt_tokens)
 
     def _advance(self, rows: Int64Array, plan: StepPlan) -> None:

@@ -97,6 +97,8 @@ class ModelRunner:
             request_ids, sampled = self._sample(inputs, hidden, masks)
             if inputs.pool_spans:
                 pooled, unpooled = self._pooler.pool(inputs.pool_spans, hidden)
+                places = {request_id: place for place, request_id in enumerate(plan.row_ids)}
+                pooled.sort(key=lambda pair: places[pair[0]])  # in plan order, as the sampled ones are
                 broken += unpooled
         return ModelRunnerOutput(
             step=plan.step,

@@ -149,9 +149,8 @@ def _pool_spans(
         wanted = _pooled_positions(kind, start, end, num_tokens)
         if not wanted and end < num_tokens:
             continue
-        spans.append(
-            PoolSpan(batch.request_ids[row], kind, hidden_start, len(wanted), num_tokens, is_last=end == num_tokens)
-        )
+        is_last = end == num_tokens
+        spans.append(PoolSpan(batch.request_ids[row], kind, hidden_start, len(wanted), num_tokens, is_last))
         tokens.append(np.array(wanted, np.int64) - start + token_starts[place])
         hidden_start += len(wanted)
     return spans, tokens

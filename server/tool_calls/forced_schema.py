@@ -50,13 +50,18 @@ def _moved(schema: Mapping[str, Any], prefix: str, definitions: dict[str, Any]) 
     found = {
         f"#/{keyword}/{name}": (prefix + name, part)
         for keyword in _DEFINITIONS
-        for name, part in (schema.get(keyword) or {}).items()
+        for name, part in _named(schema.get(keyword)).items()
     }
     places = {reference: f"#/$defs/{name}" for reference, (name, _) in found.items()}
     for name, part in found.values():
         definitions[name] = _with_references(part, places)
     rest = {key: value for key, value in schema.items() if key not in _DEFINITIONS}
     return _with_references(rest, places)
+
+
+def _named(definitions: Any) -> Mapping[str, Any]:
+    """The definitions of a schema; what is no object defines nothing, and whoever refers to it is refused later."""
+    return definitions if isinstance(definitions, Mapping) else {}
 
 
 def _with_references(part: Any, places: Mapping[str, str]) -> Any:

@@ -157,7 +157,7 @@ def test_a_request_that_the_engine_fails_is_told_of() -> None:
 
 
 def test_no_more_lines_are_read_than_run_at_once() -> None:
-    num_lines, num_at_once = 3000, 24
+    num_lines, num_at_once = 1500, 24
 
     async def check() -> None:
         async with served(FakeEngine(lambda request: [30])) as app:

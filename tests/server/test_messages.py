@@ -1,7 +1,6 @@
 """/v1/messages: the conversation that the model gets, and the message that comes back."""
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -13,13 +12,17 @@ from vllm_obs.engine.structured.params import StructuredOutputsParams
 from vllm_obs.server.anthropic_chat import as_chat
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.schema_messages import MessagesRequest
+from vllm_obs.server.tool_calls.forced_schema import CallableTool, required_schema
 from vllm_obs.telemetry.records import HttpRequestEnded, RequestSubmitted
 
 PATH = "/v1/messages"
 HI = {"role": "user", "content": "hi"}
 ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 200, "messages": [HI]}
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
-TOOLS = [{"name": "get_weather", "description": "Weather", "input_schema": CITY}, {"name": "ping", "input_schema": {}}]
+TOOLS = [
+    {"name": "get_weather", "description": "Weather", "input_schema": CITY},
+    {"name": "ping", "input_schema": {}},
+]
 HERMES = ServerConfig(enable_auto_tool_choice=True, tool_call_parser="hermes")
 CALLS = (
     'Look:\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
@@ -238,7 +241,9 @@ def test_a_last_message_of_the_assistant_is_the_beginning_of_the_reply() -> None
     assert prompt.endswith("<|im_start|>assistant\nThe capital")
 
 
-@pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": ""}], [{"type": "thinking", "thinking": "x"}]])
+@pytest.mark.parametrize(
+    "content", ["", [], [{"type": "text", "text": ""}], [{"type": "thinking", "thinking": "x"}]]
+)
 def test_a_last_message_without_text_begins_nothing(content: Any) -> None:
     assert prompt_of(messages=[HI, {"role": "assistant", "content": content}]) == prompt_of()
 
@@ -264,10 +269,12 @@ def test_a_form_and_a_forced_tool_are_grammars(fields: dict[str, Any], schema: d
     assert sequence.sampling.grammar == StructuredOutputsParams(json=schema).grammar_text()
 
 
-def test_one_tool_at_a_time_is_part_of_the_grammar() -> None:
-    choice = {"type": "any", "disable_parallel_tool_use": True}
+@pytest.mark.parametrize("is_single", [True, False])
+def test_one_tool_at_a_time_is_part_of_the_grammar(is_single: bool) -> None:
+    choice = {"type": "any", "disable_parallel_tool_use": is_single}
     _, sequence = asyncio.run(ask(REQUIRED, {"tools": TOOLS, "tool_choice": choice}))
-    assert json.loads(sequence.sampling.grammar.partition(":")[2] or sequence.sampling.grammar)
+    schema = required_schema([CallableTool("get_weather", CITY), CallableTool("ping", {})], is_single)
+    assert sequence.sampling.grammar == StructuredOutputsParams(json=schema).grammar_text()
 
 
 @pytest.mark.parametrize(

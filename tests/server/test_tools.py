@@ -153,6 +153,14 @@ def test_a_forced_call_is_a_grammar(fields: dict[str, Any], schema: dict[str, An
             "invalid_value",
         ),
         ({"tool_choice": "none", "tools": [{"type": "function"}]}, "tools[0].function", "invalid_value"),
+        (
+            {
+                "tool_choice": "required",
+                "tools": [{"function": {"name": "f", "parameters": {"$ref": "#/$defs/a", "$defs": [1]}}}],
+            },
+            "tools",
+            "unsupported",
+        ),
         ({"tool_choice": "none", "tools": [PING] * 129}, "tools", "invalid_value"),
         (
             {"tool_choice": "required", "tools": [{"function": {"name": "f", "parameters": {"pattern": "["}}}]},
@@ -183,6 +191,16 @@ def test_calls_can_be_sent_back(content: dict[str, Any], arguments: str) -> None
     _, alone = asyncio.run(ask("Hi", {"tools": None}, ServerConfig()))
     _, sequence = asyncio.run(ask("Hi", {"messages": [*ASK["messages"], *turn], "tools": None}, ServerConfig()))  # type: ignore[misc]
     assert len(sequence.prompt_token_ids) > len(alone.prompt_token_ids)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"tool_choice": NAMED}, {"tools": None, "response_format": {"type": "json_object"}}]
+)
+def test_a_grammar_leaves_no_room_for_reasoning(fields: dict[str, Any]) -> None:
+    server = ServerConfig(reasoning_parser="deepseek_r1")
+    message = asyncio.run(ask('{"city": "Rome"}', fields, server))[0]["message"]
+    assert message["reasoning"] is None
+    assert message["content"] or message["tool_calls"]
 
 
 def test_reasoning_is_a_field_of_its_own() -> None:

@@ -1,5 +1,6 @@
 """`vllm-obs chat`: a conversation with a running server in the terminal."""
 
+from contextlib import closing
 from typing import Any
 
 from vllm_obs.cli.chat_options import Aliases, sampling_of, server_of, talk_parser
@@ -66,24 +67,26 @@ class Conversation:
         self.messages.clear()
 
     def say(self, text: str, screen: Screen) -> bool:
-        """Say something and show the reply as it comes; whether there was one. Ctrl-C ends it, and what came counts."""
+        """Say something and show the reply as it comes; whether it came whole. What came before Ctrl-C is kept."""
         message = {"role": "user", "content": text}
         body = {**self._fields, "messages": [*self._opening, *self.messages, message]}
-        reply = ""
+        reply, is_whole = "", False
         try:
-            for event in self._server.stream("/chat/completions", body):
-                reply += _show(event, screen)
-                if screen.is_closed:
-                    break
+            with closing(self._server.stream("/chat/completions", body)) as events:
+                for event in events:
+                    reply += _show(event, screen)
+                    if screen.is_closed:
+                        break
+            is_whole = True
         except ServerError as error:
             screen.write("\n" if reply else "")
             screen.complain(str(error))
             return False
         except KeyboardInterrupt:
-            pass
+            screen.stop()
         screen.write("\n")
         self.messages += [message, {"role": "assistant", "content": reply}]
-        return True
+        return is_whole
 
 
 def _show(event: dict[str, Any], screen: Screen) -> str:

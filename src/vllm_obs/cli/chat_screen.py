@@ -48,6 +48,11 @@ class Screen:
                 self.write("\n")
             return None
 
+    def stop(self) -> None:
+        """A reply ends before it is whole; its colour too, should that be on."""
+        if self.is_terminal and not self.is_closed:
+            self._output.write(_PLAIN)
+
     def complain(self, text: str) -> None:
         """Tell what went wrong, in one line."""
         print(f"vllm-obs: {text.translate(_CONTROLS)}", file=sys.stderr, flush=True)

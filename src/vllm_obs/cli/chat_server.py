@@ -3,7 +3,7 @@
 import http.client
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -41,7 +41,7 @@ class ChatServer(NamedTuple):
         finally:
             connection.close()
 
-    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def stream(self, path: str, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
         """The events of a streamed reply as they come. Closing it ends the request. Raises ServerError."""
         connection = self._connect()
         try:
@@ -75,7 +75,7 @@ class ChatServer(NamedTuple):
             raise ServerError(_refusal(reply.read(MAX_REPLY_BYTES), reply.status))
         return reply
 
-    def _events(self, reply: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    def _events(self, reply: http.client.HTTPResponse) -> Generator[dict[str, Any], None, None]:
         while line := reply.readline(MAX_EVENT_BYTES):
             if not line.startswith(b"data:"):
                 continue

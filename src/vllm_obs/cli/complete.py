@@ -1,5 +1,6 @@
 """`vllm-obs complete`: texts completed by a running server, in the terminal."""
 
+from contextlib import closing
 from typing import Any
 
 from vllm_obs.cli.chat_options import Aliases, sampling_of, server_of, talk_parser
@@ -45,16 +46,18 @@ def _complete_lines(server: ChatServer, fields: dict[str, Any], screen: Screen) 
 
 
 def complete(server: ChatServer, body: dict[str, Any], screen: Screen) -> bool:
-    """Show the completion as it comes; whether there was one. Ctrl-C ends it."""
+    """Show the completion as it comes; whether it came whole. Ctrl-C ends it."""
+    is_whole = False
     try:
-        for event in server.stream("/completions", body):
-            screen.write("".join(choice.get("text") or "" for choice in event.get("choices") or ()))
-            if screen.is_closed:
-                break
+        with closing(server.stream("/completions", body)) as events:
+            for event in events:
+                screen.write("".join(choice.get("text") or "" for choice in event.get("choices") or ()))
+                if screen.is_closed:
+                    break
+        is_whole = True
     except ServerError as error:
         screen.complain(str(error))
-        return False
     except KeyboardInterrupt:
-        pass
-    screen.write("\n")
-    return True
+        screen.stop()
+    screen.write("\n" if is_whole or screen.is_terminal else "")
+    return is_whole

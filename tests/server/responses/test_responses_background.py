@@ -12,6 +12,7 @@ from responses_client import HI, PATH, asked_by_openai, events_of, saying, witho
 from vllm_obs.server.config import Limits, ServerConfig
 from vllm_obs.server.responses_events import EventLog
 from vllm_obs.server.state import Phase
+from vllm_obs.telemetry.records import RequestSubmitted
 
 BACKGROUND = {**HI, "background": True}
 STREAMED = {**BACKGROUND, "stream": True}
@@ -128,8 +129,10 @@ def test_its_events_come_while_it_is_made_and_go_on_without_a_reader() -> None:
                 await asyncio.sleep(0.01)
             reader.cancel()
             await asyncio.wait({reader})
-            (response_id,) = [f"resp_{request.request_id.split('-')[0]}" for request in engine.added]
-            later = asyncio.ensure_future(app.client.get(f"{PATH}/{response_id}", params={"stream": "true"}))
+            (submitted,) = app.recorder.of(RequestSubmitted)
+            assert isinstance(submitted, RequestSubmitted)
+            path = f"{PATH}/resp_{submitted.http_id}"
+            later = asyncio.ensure_future(app.client.get(path, params={"stream": "true"}))
             await asyncio.sleep(0.05)
             engine.go.set()
             return events_of((await later).text)

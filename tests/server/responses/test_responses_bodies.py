@@ -66,7 +66,8 @@ ROWS: list[Row] = [
     *(bad({"top_p": value}) for value in (0, 2, "x")),
     *(bad({"top_logprobs": value}) for value in (-1, "1", True, 10**6)),
     *(bad({"include": value}) for value in ("x", ["x"], ["message.output_text.logprobs"] * 17)),
-    *(bad({"metadata": value}) for value in ("x", {"a": 5}, {str(n): "x" for n in range(17)}, {"a": "x" * 513})),
+    *(bad({"metadata": value}) for value in ("x", {str(n): "x" for n in range(17)})),
+    *(bad({"metadata": {"a": value}}, "metadata.a") for value in (5, "x" * 513)),
     *(bad({name: "yes"}) for name in ("store", "background", "stream", "parallel_tool_calls")),
     bad({"background": True, "store": False}),
     bad({"instructions": 5}),
@@ -236,6 +237,37 @@ def test_a_failure_in_the_engine_is_told_and_ends_the_stream() -> None:
     assert error["error"] == whole.json()["error"]
 
 
+def test_a_client_that_goes_ends_its_response() -> None:
+    engine = saying("Hi")
+    engine.go.clear()
+
+    async def scenario() -> tuple[list[str], int]:
+        async with served(engine) as app:
+            for is_streamed in (True, False):
+                asking = asyncio.ensure_future(app.post(PATH, {**HI, "stream": is_streamed}))
+                while engine.num_running == 0:
+                    await asyncio.sleep(0.01)
+                asking.cancel()
+                await asyncio.wait({asking})
+                await asyncio.sleep(0.01)
+            return engine.aborted, app.api.num_open
+
+    aborted, num_open = asyncio.run(scenario())
+    assert (len(aborted), num_open) == (2, 0)
+
+
+def test_turns_before_count_too() -> None:
+    async def scenario() -> list[int]:
+        async with served(saying("Hi")) as app:
+            body = {**HI, "truncation": "auto"}
+            first = await app.post(PATH, {**body, "input": [USER] * 4000})
+            again = {**body, "previous_response_id": first.json()["id"]}
+            replies = [await app.post(PATH, {**again, "input": [USER] * num}) for num in (96, 95)]
+            return [first.status_code, *(reply.status_code for reply in replies)]
+
+    assert asyncio.run(scenario()) == [200, 400, 200]
+
+
 def test_a_dead_engine_ends_the_stream() -> None:
     engine = saying("Hi")
     engine.go.clear()
@@ -266,6 +298,8 @@ def test_it_is_described() -> None:
         PATH + "/{response_id}/cancel": {"post"},
         PATH + "/{response_id}/input_items": {"get"},
     }
+    listing = document["paths"][PATH + "/{response_id}/input_items"]["get"]["parameters"]
+    assert [parameter["name"] for parameter in listing] == ["response_id", "limit", "order", "after"]
     body = document["components"]["schemas"]["ResponsesRequest"]
     assert body["required"] == ["model"]
     assert body["properties"]["input"]["anyOf"][0] == {"type": "string"}

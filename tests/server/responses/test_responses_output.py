@@ -66,7 +66,7 @@ def test_the_order_of_items_is_that_of_the_text() -> None:
         ("reasoning", "So so."),
         ("message", "One"),
         ("function_call", '{"a": [1, "é"]}'),
-        ("message", "two"),
+        ("message", " two"),
         ("function_call", '{"a": [1, "é"]}'),
         ("function_call", '{"a": [1, "é"]}'),
     ]

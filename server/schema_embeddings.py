@@ -1,0 +1,99 @@
+"""The bodies of /v1/embeddings, /score and /rerank."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from vllm_obs.server.schema_base import MAX_LABEL_CHARS, StrictModel, Text
+from vllm_obs.server.schema_completion import PROMPT_SCHEMA, check_prompts
+from vllm_obs.server.schema_sampling import MAX_PRIORITY, CacheSalt
+
+MAX_INPUTS = 2048
+"""What one request may bring: inputs of /v1/embeddings, texts on one side of /score, documents of /rerank."""
+
+
+def _check_number(values: list[Any]) -> list[Any]:
+    if len(values) > MAX_INPUTS:
+        raise PydanticCustomError(
+            "too_many_sequences",
+            "has {number} entries; at most {limit} may be",
+            {"number": len(values), "limit": MAX_INPUTS},
+        )
+    return values
+
+
+def _check_inputs(value: Any) -> Any:
+    return _check_number(check_prompts(value))
+
+
+def _check_texts(value: Any) -> Any:
+    """One text or several, as a list."""
+    texts = value if type(value) is list else [value]
+    if not all(type(text) is str for text in texts):
+        raise PydanticCustomError("texts", "should be a string or a list of strings")
+    if not texts or not all(texts):
+        raise PydanticCustomError("empty_prompt", "should not be empty")
+    return _check_number(texts)
+
+
+def _check_documents(value: Any) -> Any:
+    """Each document as its text: it is one, or an object that has one."""
+    if type(value) is not list:
+        raise PydanticCustomError("documents", "should be a list")
+    return _check_texts([document.get("text") if type(document) is dict else document for document in value])
+
+
+Texts = Annotated[
+    list[str],
+    BeforeValidator(_check_texts),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+DOCUMENT_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+    ]
+}
+
+
+class PoolingRequest(StrictModel):
+    """What is common to all that is done with vectors of texts. A null field is a field left out."""
+
+    model: Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARS)] | None = None
+    user: Text | None = None
+    truncate_prompt_tokens: int | None = None
+    add_special_tokens: bool = True
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    cache_salt: CacheSalt | None = None
+
+
+class EmbeddingRequest(PoolingRequest):
+    """Texts (or token ids) in, a vector of each out. `normalize` is the model's own unless it is given."""
+
+    input: Annotated[list[Any], BeforeValidator(_check_inputs), WithJsonSchema(PROMPT_SCHEMA)] = Field(
+        default=[], validate_default=True
+    )
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    normalize: bool | None = Field(default=None, validation_alias=AliasChoices("normalize", "use_activation"))
+
+
+class ScoreRequest(PoolingRequest):
+    """How alike texts are: one against all of `text_2`, or as many of each side pair by pair."""
+
+    text_1: Texts = Field(validation_alias=AliasChoices("text_1", "data_1", "queries"))
+    text_2: Texts = Field(validation_alias=AliasChoices("text_2", "data_2", "documents"))
+
+
+class RerankRequest(PoolingRequest):
+    """Documents in the order in which they are like the query; `top_n` 0 is all of them."""
+
+    query: Annotated[str, Field(min_length=1)]
+    documents: Annotated[
+        list[str],
+        BeforeValidator(_check_documents),
+        WithJsonSchema({"type": "array", "items": DOCUMENT_SCHEMA}),
+    ]
+    top_n: Annotated[int, Field(ge=0)] = 0
+    return_documents: bool = True
