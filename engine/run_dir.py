@@ -73,7 +73,7 @@ def prune_dead_runs(base: Path) -> None:
     ones stay. A run is dead when it is ours and nobody holds its lock. Whatever else lies in `base` is left alone.
     """
     runs = [path for path in base.iterdir() if _RUN_NAME.fullmatch(path.name) and _is_ours(path)]
-    dead = [path for path in sorted(runs, key=_age_order, reverse=True) if not _is_locked(path)]
+    dead = [path for path in sorted(runs, key=age_order, reverse=True) if not _is_locked(path)]
     newest, older = dead[:NUM_NEWEST_KEPT], dead[NUM_NEWEST_KEPT:]
     # Sorting keeps the order of those that are alike.
     older.sort(key=lambda path: not (path / INCIDENTS).is_dir())
@@ -85,8 +85,10 @@ def prune_dead_runs(base: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _age_order(path: Path) -> tuple[str, int]:
-    return path.name[:15], path.stat().st_mtime_ns
+def age_order(path: Path) -> tuple[str, int]:
+    """Sorts runs by their beginning. The lock is as old as the run; the directory changes with every new file."""
+    lock = path / "lock"
+    return path.name[:15], (lock if lock.exists() else path).stat().st_mtime_ns
 
 
 def _make_run(base: Path) -> Path:

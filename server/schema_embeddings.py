@@ -1,6 +1,6 @@
 """The bodies of /v1/embeddings, /score and /rerank."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -35,6 +35,12 @@ def _check_texts(value: Any) -> Any:
     if not texts or not all(texts):
         raise PydanticCustomError("empty_prompt", "should not be empty")
     return _check_number(texts)
+
+
+def _check_query(value: Any) -> Any:
+    if value == "":
+        raise PydanticCustomError("empty_prompt", "should not be empty")
+    return value
 
 
 def _check_documents(value: Any) -> Any:
@@ -82,6 +88,8 @@ class EmbeddingRequest(PoolingRequest):
 class ScoreRequest(PoolingRequest):
     """How alike texts are: one against all of `text_2`, or as many of each side pair by pair."""
 
+    served_fields: ClassVar[frozenset[str]] = frozenset({"documents"})
+
     text_1: Texts = Field(validation_alias=AliasChoices("text_1", "data_1", "queries"))
     text_2: Texts = Field(validation_alias=AliasChoices("text_2", "data_2", "documents"))
 
@@ -89,7 +97,9 @@ class ScoreRequest(PoolingRequest):
 class RerankRequest(PoolingRequest):
     """Documents in the order in which they are like the query; `top_n` 0 is all of them."""
 
-    query: Annotated[str, Field(min_length=1)]
+    served_fields: ClassVar[frozenset[str]] = frozenset({"documents"})
+
+    query: Annotated[str, BeforeValidator(_check_query)]
     documents: Annotated[
         list[str],
         BeforeValidator(_check_documents),

@@ -37,8 +37,8 @@ UNSUPPORTED: dict[str, Wanted] = {
 """The field, and whether the value it has in a body asks for something."""
 
 
-def refuse_unsupported(fields: dict[str, Any]) -> None:
-    """ApiError 400 `unsupported` for the first field that asks for what is not there."""
+def refuse_unsupported(fields: dict[str, Any], served: frozenset[str] = frozenset()) -> None:
+    """ApiError 400 `unsupported` for the first field that asks for what is not there, those in `served` left out."""
     for name, is_wanted in UNSUPPORTED.items():
-        if name in fields and is_wanted(fields[name], fields):
+        if name in fields and name not in served and is_wanted(fields[name], fields):
             raise ApiError(f"{name} is not supported by this server", "unsupported", param=name)

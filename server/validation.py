@@ -53,7 +53,7 @@ def _parse_either(kinds: dict[str, type[Model]], body: bytes, max_depth: int) ->
 
 
 def _validate(kind: type[Model], document: JsonObject) -> Model:
-    refuse_unsupported(document.fields)
+    refuse_unsupported(document.fields, getattr(kind, "served_fields", frozenset()))
     try:
         request = kind.model_validate(document.fields)
     except ValidationError as error:

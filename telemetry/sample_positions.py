@@ -4,7 +4,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterable
 from pathlib import PurePath
-from types import CodeType, FrameType
+from types import CodeType
 
 from vllm_obs.telemetry.sample_set import Frame
 
@@ -21,11 +21,10 @@ class CodePositions:
         self._lines: dict[int, tuple[list[int], list[int]]] = {}
         self._files: dict[str, str] = {}
 
-    def keep(self, frame: FrameType | None, num_frames: int) -> None:
-        """Hold the code of the innermost `num_frames` calls."""
-        while frame is not None and num_frames:
-            self._codes[id(frame.f_code)] = frame.f_code
-            frame, num_frames = frame.f_back, num_frames - 1
+    def keep(self, codes: Iterable[CodeType]) -> None:
+        """Hold these code objects."""
+        for code in codes:
+            self._codes[id(code)] = code
 
     def frame(self, code_id: int, offset: int) -> Frame:
         """The place `offset` bytes into a code object that is kept."""

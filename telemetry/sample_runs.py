@@ -22,13 +22,15 @@ class ThreadRuns:
         """The thread's clock when it was read last, 0 before."""
         self.runs: list[list[int]] = []
         """[stack, samples, ns, CPU ns, samples that ran] each."""
+        self.last: list[int] | None = None
+        """The run that the sample before was added to, which over the bound need not be the newest."""
         self._by_stack: dict[int, list[int]] | None = None
 
     def wait_on(self, elapsed_ns: int) -> None:
         """One more sample like the last one, of a thread that did nothing meanwhile."""
-        run = self.runs[-1]
-        run[1] += 1
-        run[2] += elapsed_ns
+        assert self.last is not None, "it had a sample before"
+        self.last[1] += 1
+        self.last[2] += elapsed_ns
 
     def used_until(self, cpu_ns: int) -> int:
         """What its clock has gone on by since it was read last, now that it is at `cpu_ns`."""
@@ -88,7 +90,7 @@ class RunBook:
 
     def add(self, thread: ThreadRuns, stack: int, times: tuple[int, int], ran: bool) -> None:
         """One sample; `times` are the ns it stands for and those the thread used of a CPU."""
-        run = self._run(thread, stack)
+        run = thread.last = self._run(thread, stack)
         run[1] += 1
         run[2] += times[0]
         run[3] += times[1]

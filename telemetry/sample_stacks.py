@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from types import FrameType
+from types import CodeType, FrameType
 from typing import NamedTuple
 
 from vllm_obs.telemetry.sample_positions import CodePositions
@@ -113,10 +113,10 @@ class StackSampler:
             return self.book.thread(*self._threads.look_up(ident)), 0
 
     def _stack(self, frame: FrameType) -> int:
-        key = stack_key(frame)
+        key, codes = stack_key(frame)
         stack, is_new = self.book.place(key)
         if is_new:
-            self._positions.keep(frame, MAX_DEPTH)
+            self._positions.keep(codes)
         return stack
 
     def code(self) -> tuple[list[Frame], list[list[int]]]:
@@ -136,13 +136,20 @@ class StackSampler:
         return places[::-1]
 
 
-def stack_key(frame: FrameType | None) -> StackKey:
-    """Code ids and offsets in turn, the innermost call first; a single number follows where it was cut."""
+def stack_key(frame: FrameType | None) -> tuple[StackKey, list[CodeType]]:
+    """Code ids and offsets in turn, the innermost call first; a single number follows where it was cut.
+
+    With it the code objects of these ids: looked up in a second walk they could be others, since the thread may
+    run on between two of our instructions and its frames return.
+    """
     key: list[int] = []
+    codes: list[CodeType] = []
     while frame is not None:
         if len(key) == 2 * MAX_DEPTH:
             key.append(0)
             break
-        key += (id(frame.f_code), frame.f_lasti)
+        code = frame.f_code
+        codes.append(code)
+        key += (id(code), frame.f_lasti)
         frame = frame.f_back
-    return tuple(key)
+    return tuple(key), codes

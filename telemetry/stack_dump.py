@@ -28,7 +28,11 @@ class StackDump:
 
     def __init__(self, run_dir: Path, title: str) -> None:
         self._stacks_fd = _open(run_dir / f"{title}{STACKS_SUFFIX}", max_bytes=0)
-        self._fault_fd = _open(run_dir / f"{title}{FAULT_SUFFIX}", MAX_FAULT_BYTES)
+        try:
+            self._fault_fd = _open(run_dir / f"{title}{FAULT_SUFFIX}", MAX_FAULT_BYTES)
+        except OSError:
+            os.close(self._stacks_fd)
+            raise
         faulthandler.register(STACK_SIGNAL, self._stacks_fd, all_threads=True, chain=False)
         self._is_enabled = not faulthandler.is_enabled()
         if self._is_enabled:  # else somebody chose another place, such as by PYTHONFAULTHANDLER

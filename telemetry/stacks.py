@@ -19,8 +19,8 @@ from vllm_obs.telemetry.stack_dump import STACK_SIGNAL, STACKS_SUFFIX
 
 SIGNAL_SECONDS = 1.0
 PY_SPY_SECONDS = 3.0
-SETTLE_SECONDS = 0.04
-"""A text that has not grown for so long is whole."""
+SETTLE_SECONDS = 0.1
+"""A text that has not grown for so long is whole: on cores that are busy its writer may pause in the middle."""
 POLL_SECONDS = 0.02
 MAX_TEXT_BYTES = 512 * 1024
 MAX_PROCESSES = 64
@@ -81,13 +81,11 @@ def _stacks_of(run_dir: Path, pids: Collection[int] | None, timeout_seconds: flo
     asked: list[_Asked] = []
     refused: dict[int, str] = {}
     for title, pid in found:
-        path = run_dir / f"{title}{STACKS_SUFFIX}"
-        if why := _why_not(reader, pid, path):
+        one = _Asked(title, pid, run_dir / f"{title}{STACKS_SUFFIX}")
+        if why := _ask(one, reader):
             refused[pid] = why
-        elif _send(pid, path):
-            asked.append(_Asked(title, pid, path))
         else:
-            refused[pid] = "it could not be sent a signal"
+            asked.append(one)
     texts = _answers(asked, timeout_seconds)
     silent = dict.fromkeys((each.pid for each in asked if not texts.get(each.pid)), "it did not answer in time")
     outside = _from_outside({**refused, **silent})
@@ -106,32 +104,47 @@ def live_processes(run_dir: Path) -> list[tuple[str, int]]:
     return sorted(found)[:MAX_PROCESSES]
 
 
-def _why_not(reader: ProcessReader, pid: int, path: Path) -> str:
+def _ask(one: _Asked, reader: ProcessReader) -> str:
+    """Empty the file, then send the signal; why not, where the process cannot answer."""
+    try:
+        pidfd = os.pidfd_open(one.pid)
+    except OSError:
+        return "it has ended"
+    try:
+        # All looks come after the descriptor is there: whoever still writes the ring then is who gets the signal,
+        # and never another process that has been given the number since.
+        if why := _why_not(one, reader):
+            return why
+        os.truncate(one.path, 0)
+        signal.pidfd_send_signal(pidfd, STACK_SIGNAL)
+    except OSError:
+        return "it could not be sent a signal"
+    finally:
+        os.close(pidfd)
+    return ""
+
+
+def _why_not(one: _Asked, reader: ProcessReader) -> str:
     """Why a process cannot answer; empty if it can be asked."""
-    state = reader.state_of(pid)
+    state = reader.state_of(one.pid)
+    if not _writes(one.path.with_name(f"{one.title}.ring"), one.pid):
+        return "it has ended"
     if state and state in _STOPPED:
         return "it is stopped by a signal and runs no code"
     if not state or state in _DEAD:
         return "it has ended"
-    if not path.exists() or not reader.catches(pid, STACK_SIGNAL):
+    if not one.path.exists() or not reader.catches(one.pid, STACK_SIGNAL):
         return "it has not registered for it (it may still be starting)"
     return ""
 
 
-def _send(pid: int, path: Path) -> bool:
-    """Empty the file, then ask; False where that is not allowed or there is nobody."""
+def _writes(path: Path, pid: int) -> bool:
+    """Whether that process has this ring open now."""
     try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:
+        with RingReader(path) as ring:
+            return ring.header().pid == pid and ring.is_writer_alive()
+    except (RingError, OSError):
         return False
-    try:
-        os.truncate(path, 0)
-        signal.pidfd_send_signal(pidfd, STACK_SIGNAL)
-    except OSError:
-        return False
-    finally:
-        os.close(pidfd)
-    return True
 
 
 def _answers(asked: Collection[_Asked], timeout_seconds: float) -> dict[int, str]:

@@ -150,9 +150,13 @@ class Watchdog:
         return _Found(look.engine, look.engine, track, describe)
 
     def _work_of(self, look: EngineLook, is_only: bool, is_drained: bool) -> Work:
-        """What an engine has to do. Of several nobody knows to which a sequence was sent that none has taken."""
+        """What an engine has to do. Of several nobody knows to which a sequence was sent that none has taken.
+
+        After a loss of records those that are known to be in it may have left it long ago: they count for nothing.
+        """
         state = self._observer.state.engines.get(look.engine)
-        num_open = state.num_running + state.num_waiting if state is not None and is_drained else 0
+        is_known = state is not None and is_drained and state.builder.roster.is_exact
+        num_open = state.num_running + state.num_waiting if state is not None and is_known else 0
         # One that is in a step has work whoever waits for it; to count them all takes a while.
         if is_only and is_drained and not num_open and look.core.activity in AT_REST:
             num_open = self._num_untaken()
@@ -169,7 +173,8 @@ class Watchdog:
 
     def _num_untaken(self) -> int:
         """Sequences that were sent and that no engine has recorded taking."""
-        return sum(ledger.state == SUBMITTED for ledger in self._observer.state.sequences.values())
+        ledgers = self._observer.state.sequences.values()
+        return sum(ledger.state == SUBMITTED and not ledger.is_partial for ledger in ledgers)
 
     def _begin(self, one: _Found, now: int) -> None:
         text, culprit = one.says()

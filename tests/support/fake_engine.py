@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from vllm_obs.engine.errors import EngineDeadError
-from vllm_obs.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineFacts, FinishReason, Logprobs
+from vllm_obs.engine.messages import (
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineFacts,
+    FinishReason,
+    Float32Array,
+    Logprobs,
+)
 
 Script = Callable[[EngineCoreRequest], Sequence[int]]
 
@@ -136,6 +143,7 @@ class FakeEngine:
         self.num_tokens_sent += len(tokens)
         stopped_by = tokens[0] if tokens and tokens[0] in spec.stop_token_ids else -1
         logprobs, prompt_logprobs = [], []
+        pooled = [(0, fake_vector(request.prompt_token_ids.tolist()))] if spec.pooling and tokens else []
         if spec.logprobs is not None and tokens:
             logprobs.append((0, fake_logprobs(tokens, spec.logprobs)))
         if spec.prompt_logprobs is not None and position == 0:
@@ -162,6 +170,7 @@ class FakeEngine:
                 stats=None,
                 sampled_at=time.monotonic_ns(),
                 sent_at=time.monotonic_ns(),
+                pooled=pooled,
             )
         )
 
@@ -176,3 +185,8 @@ def fake_logprobs(tokens: list[int], num_top: int) -> Logprobs:
         np.array(values, np.float32).reshape(shape),
         np.ones(len(tokens), np.int32),
     )
+
+
+def fake_vector(token_ids: list[int]) -> Float32Array:
+    """A vector of the default model's width that is another one for other tokens."""
+    return np.random.default_rng(token_ids).standard_normal(576, np.float32)

@@ -62,11 +62,15 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    engine: FakeEngine, server: ServerConfig | None = None, ready: bool = True, run_dir: Path | None = None
+    engine: FakeEngine,
+    server: ServerConfig | None = None,
+    ready: bool = True,
+    run_dir: Path | None = None,
+    config: VllmConfig | None = None,
 ) -> AsyncIterator[Served]:
-    """The application in this process, ready unless told otherwise."""
+    """The application in this process, ready unless told otherwise; its model is the default one unless given."""
     recorder = MemoryRecorder()
-    config = replace(model_config(), run_dir="" if run_dir is None else str(run_dir))
+    config = replace(config or model_config(), run_dir="" if run_dir is None else str(run_dir))
     api = ApiServer(config, server or ServerConfig(), recorder)
     llm = AsyncLLM(config, engine, tokenizer(), recorder)
     llm.start()

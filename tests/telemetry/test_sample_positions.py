@@ -14,12 +14,12 @@ def frame_here() -> FrameType:
 
 
 def test_a_frame_has_function_file_and_line() -> None:
-    positions, frame = CodePositions(), frame_here()
-    positions.keep(frame, 2)
-    here = positions.frame(id(frame.f_code), frame.f_lasti)
-    assert here == ("frame_here", "test_sample_positions.py", frame_here.__code__.co_firstlineno + 1)
+    positions, frame = CodePositions([]), frame_here()
     caller = frame.f_back
     assert caller is not None
+    positions.keep([frame.f_code, caller.f_code])
+    here = positions.frame(id(frame.f_code), frame.f_lasti)
+    assert here == ("frame_here", "test_sample_positions.py", frame_here.__code__.co_firstlineno + 1)
     assert positions.frame(id(caller.f_code), 0).function == "test_a_frame_has_function_file_and_line"
 
 

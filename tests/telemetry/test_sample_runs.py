@@ -61,6 +61,15 @@ def test_a_stack_that_comes_after_the_bound_of_runs_is_one_of_the_others() -> No
     assert [(run.stack, run.num_samples) for run in book.samples()[0].runs] == [(1, 2), (OTHER, 2)]
 
 
+def test_over_the_bound_of_runs_a_thread_that_waits_is_where_it_was_seen_last() -> None:
+    book = RunBook(max_runs=2)
+    thread = book.thread("main", 5)
+    for number in (1, 2, 1):
+        book.add(thread, book.place((number, 0))[0], TIMES, True)
+    thread.wait_on(1_000_000_000)
+    assert [(run.stack, run.num_samples, run.seconds) for run in thread.finished()] == [(1, 3, 3.0), (2, 1, 1.0)]
+
+
 def test_threads_over_the_bound_share_one_place() -> None:
     book = RunBook()
     for tid in range(1, MAX_THREADS + 11):

@@ -3,7 +3,9 @@
 import sys
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from sample_sets import wait_for_the_end, waiting_thread, work_until_the_end
@@ -73,6 +75,26 @@ def test_a_thread_that_ended_and_one_that_came_do_not_disturb_it() -> None:
     threads = {thread.name: thread for thread in sampler.book.samples()}
     assert {"first", "second", "third"} <= set(threads)
     assert [sum(run.num_samples for run in threads[name].runs) for name in ("first", "second", "third")] == [1] * 3
+
+
+class RunningOn:
+    """A frame whose thread goes on once it has been looked at: the call it came from returns."""
+
+    def __init__(self, function: Callable[..., object], caller: "RunningOn | None") -> None:
+        self.f_code, self.f_lasti = function.__code__, 0
+        self._caller = caller
+
+    @property
+    def f_back(self) -> "RunningOn | None":
+        caller, self._caller = self._caller, None
+        return caller
+
+
+def test_a_thread_that_runs_on_while_it_is_looked_at_has_the_stack_it_had() -> None:
+    sampler = StackSampler(SampleBounds(1))
+    frame: Any = RunningOn(wait_for_the_end, RunningOn(work_until_the_end, None))
+    stack = sampler._stack(frame)
+    assert functions_of(sampler, stack) == [work_until_the_end.__name__, wait_for_the_end.__name__]
 
 
 def test_a_deep_stack_keeps_its_innermost_calls() -> None:

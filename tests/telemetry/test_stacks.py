@@ -112,6 +112,19 @@ def test_one_that_has_not_registered_is_not_killed_by_the_signal(start: Start, t
     assert child.poll() is None
 
 
+@pytest.mark.usefixtures("no_py_spy")
+def test_a_process_that_was_given_the_number_of_a_dead_one_is_sent_nothing(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start("EngineCore_DP0", "sleep")
+    stranger = start("Worker_TP0", "sleep")
+    monkeypatch.setattr(stacks, "live_processes", lambda run_dir: [("EngineCore_DP0", stranger.pid)])
+    (text,) = take_stacks(tmp_path).values()
+    assert text.startswith("No stacks: it has ended; ")
+    time.sleep(0.1)
+    assert (tmp_path / "Worker_TP0.stacks").read_text() == ""
+
+
 @pytest.mark.parametrize(
     ("script", "how", "text", "says"),
     [
@@ -183,6 +196,13 @@ def test_a_registration_is_taken_back_whole(tmp_path: Path) -> None:
 def test_without_a_directory_a_process_goes_on_without(tmp_path: Path) -> None:
     assert register_stack_dump("", "x") is None
     assert register_stack_dump(tmp_path / "none", "x") is None
+
+
+def test_a_registration_that_fails_half_way_leaves_no_file_open(tmp_path: Path) -> None:
+    (tmp_path / "x.fault").mkdir()
+    num_files = len(list(Path("/proc/self/fd").iterdir()))
+    assert register_stack_dump(tmp_path, "x") is None
+    assert len(list(Path("/proc/self/fd").iterdir())) == num_files
 
 
 def test_a_title_is_no_way_out_of_the_directory(tmp_path: Path) -> None:

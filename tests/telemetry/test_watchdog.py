@@ -20,7 +20,7 @@ from vllm_obs.telemetry.process_reader import ProcessReader
 from vllm_obs.telemetry.records import EngineStateChanged, Record, RequestSubmitted, StallBegun, StallEnded
 from vllm_obs.telemetry.ring_tail import RingTail
 from vllm_obs.telemetry.stack_archive import MAX_KEPT, StackArchive
-from vllm_obs.telemetry.view import Source
+from vllm_obs.telemetry.view import RecordsLost, Source
 from vllm_obs.telemetry.watchdog import Watchdog, WatchdogPorts, WatchdogSettings
 from vllm_obs.telemetry.watchdog_headers import RunHeaders
 from vllm_obs.telemetry.watchdog_log import StallLog
@@ -177,6 +177,25 @@ def test_a_backlog_of_records_is_nobodys_stall(watched: Watched, run: ScriptedRu
     for number in range(60):
         watched.watchdog.look(run.now + number * S // 2, is_drained=False)
     assert watched.records == []
+
+
+def test_of_whom_records_were_lost_nobody_knows_that_they_are_still_there(
+    watched: Watched, run: ScriptedRun
+) -> None:
+    run.submit("a")
+    run.step("a")
+    watched.look(run.now)
+    # That "a" was released, and that "b" was taken and released, is lost; the core is idle.
+    watched.observer.state.apply(Source("EngineCore_DP0", os.getpid(), run_generation(watched), "0"), RecordsLost(3))
+    run.core.heartbeat(run.now + 1)
+    run.core.doing(Activity.WAITING)
+    watched.look_until(run.now + 1, 60)
+    assert watched.records == []
+    assert watched.watchdog.states()["0"] == "idle"
+
+
+def run_generation(watched: Watched) -> int:
+    return watched.observer.state.engines["0"].source.generation
 
 
 def test_an_engine_that_is_gone_stands_still_no_longer(watched: Watched, run: ScriptedRun) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from vllm_obs.cli.inspector import Inspector, InspectorError
 from vllm_obs.engine.errors import ConfigError
-from vllm_obs.engine.run_dir import base_directory
+from vllm_obs.engine.run_dir import age_order, base_directory
 from vllm_obs.telemetry.observer_address import INSPECT_FILE
 
 PROBE_SECONDS = 2.0
@@ -50,7 +50,7 @@ def runs_newest_first() -> list[Path]:
     if not base.is_dir():
         return []
     runs = [path for path in base.iterdir() if path.is_dir() and not path.is_symlink()]
-    return sorted(runs, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    return sorted(runs, key=age_order, reverse=True)
 
 
 def is_alive(run: Path) -> bool:
