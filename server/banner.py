@@ -31,4 +31,4 @@ def address(api: ApiServer, sock: socket.socket) -> str:
         return f"unix:{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{host}:{port}{api.server.root_path}"
+    return f"{api.server.scheme}://{host}:{port}{api.server.root_path}"

@@ -40,7 +40,10 @@ class ServerConfig:
     `inspect_port` None is one near the API's. `trace_sample_rate` None leaves it to the environment, and else
     traces all that callers have not decided on. An engine with work that does not move for `stall_timeout`
     seconds makes the server not ready. `tool_call_parser` names what reads the calls that a model makes by itself,
-    where `enable_auto_tool_choice` lets it. `shutdown_timeout` is how long running requests may go on after
+    where `enable_auto_tool_choice` lets it. `chat_template_content_format` is auto, string or openai: how the
+    template is given a content. `max_log_len` bounds what a line of the log quotes of a request, which here is no
+    prompt. With `ssl_certfile` the port speaks TLS; `ssl_cert_reqs` is Python's: 0, 1 or 2 for a client that
+    must not, may or has to show a certificate. `shutdown_timeout` is how long running requests may go on after
     SIGTERM, in seconds.
     """
 
@@ -72,6 +75,14 @@ class ServerConfig:
     enable_auto_tool_choice: bool = False
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
+    return_tokens_as_token_ids: bool = False
+    chat_template_content_format: str = "auto"
+    enable_request_id_headers: bool = True
+    max_log_len: int | None = None
+    ssl_keyfile: str | None = None
+    ssl_certfile: str | None = None
+    ssl_ca_certs: str | None = None
+    ssl_cert_reqs: int = 0
     disable_telemetry: bool = False
     limits: Limits = Limits()
     trace_environment: TraceEnvironment = NOTHING_SAID
@@ -81,6 +92,11 @@ class ServerConfig:
     def accounts(self) -> tuple[str, ...]:
         """The label of each key, which requests that carry it are charged to."""
         return account_labels(self.api_key_names or [""] * len(self.api_keys))
+
+    @property
+    def scheme(self) -> str:
+        """How an address of the API begins."""
+        return "http" if self.ssl_certfile is None else "https"
 
     @property
     def is_traced(self) -> bool:

@@ -34,6 +34,10 @@ class HttpServer(uvicorn.Server):
             access_log=not server.disable_uvicorn_access_log,
             timeout_keep_alive=server.limits.keep_alive_seconds,
             timeout_graceful_shutdown=CLOSE_SECONDS,
+            ssl_keyfile=server.ssl_keyfile,
+            ssl_certfile=server.ssl_certfile,
+            ssl_ca_certs=server.ssl_ca_certs,
+            ssl_cert_reqs=server.ssl_cert_reqs,
         )
         super().__init__(config)
         logging.getLogger("uvicorn.access").addFilter(_is_no_probe)

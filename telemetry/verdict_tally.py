@@ -13,8 +13,8 @@ from vllm_obs.telemetry.step_history import StepFacts
 
 STALL_FACTOR = 5.0
 """A step that takes so many times what its like took, and STALL_NS longer, stood still."""
-STALL_NS = 150_000_000
-LAG_NS = 150_000_000
+STALL_NS = 1_000_000_000
+LAG_NS = 500_000_000
 """A rank that ends its part of a step so long after the others, and LAG_FACTOR times as late, held them up."""
 LAG_FACTOR = 3.0
 LONG_PROMPT_BUDGETS = 6.0

@@ -60,7 +60,7 @@ def _moved(schema: Mapping[str, Any], prefix: str, definitions: dict[str, Any]) 
 
 
 def _named(definitions: Any) -> Mapping[str, Any]:
-    """The definitions of a schema; what is no object defines nothing, and whoever refers to it is refused later."""
+    """The definitions of a schema; what is no object defines nothing, and who refers to it is refused later."""
     return definitions if isinstance(definitions, Mapping) else {}
 
 

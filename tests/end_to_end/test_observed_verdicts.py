@@ -35,7 +35,6 @@ def test_too_few_places_are_named(tmp_path: Path) -> None:
         assert verdict(server)["findings"] == []
         load(server, num_prompt=20, max_tokens=2000)
         found = verdict(server)
-        assert found["word"] == "max_num_seqs"
         (finding,) = [each for each in found["findings"] if each["name"] == "max_num_seqs"]
         assert finding["says"].startswith("All 2 places for running requests are taken ")
         assert finding["evidence"]["max_num_seqs"] == 2
@@ -55,7 +54,7 @@ def test_too_few_places_are_named(tmp_path: Path) -> None:
             env={**os.environ, **env},
             check=True,
         )
-        assert json.loads(shown.stdout)["verdict"]["word"] in ("max_num_seqs", "idle")
+        assert json.loads(shown.stdout)["verdict"]["window"] == "10s"
 
 
 def test_a_cache_that_is_too_small_is_named(tmp_path: Path) -> None:
@@ -64,5 +63,6 @@ def test_a_cache_that_is_too_small_is_named(tmp_path: Path) -> None:
     with observed(tmp_path / "model", *flags) as server:
         load(server, num_prompt=280, max_tokens=220, num_requests=24)
         found = verdict(server)
-        assert found["word"] in ("kv_pressure", "preemption_storm"), found
-        assert "raise --num-gpu-blocks-override from 44 to about " in found["findings"][0]["helps"][0]
+        named = {finding["name"]: finding for finding in found["findings"]}
+        finding = named.get("preemption_storm") or named["kv_pressure"]
+        assert "raise --num-gpu-blocks-override from 44 to about " in finding["helps"][0]

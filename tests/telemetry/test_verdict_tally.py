@@ -88,9 +88,9 @@ def test_a_step_far_over_its_like_stood_still() -> None:
     assert [(stall.rank, stall.expected_ns) for stall in counted.stalls] == [(0, 19 * MS)]
 
 
-@pytest.mark.parametrize(("over_ms", "expected_ns"), [(2001, None), (2001, 600 * MS), (150, 10 * MS)])
+@pytest.mark.parametrize(("over_ms", "expected_ns"), [(2001, None), (2001, 600 * MS), (900, 10 * MS)])
 def test_a_long_step_whose_like_is_unknown_or_long_did_not(over_ms: float, expected_ns: int | None) -> None:
-    """Nor one that is only some milliseconds late."""
+    """Nor one that was late by less than a second: a busy machine does that."""
     assert tally().add(step({"a": 1}, over_ms=over_ms), expected_ns)["stalled_ns"] == 0
 
 

@@ -186,16 +186,13 @@ def test_of_whom_records_were_lost_nobody_knows_that_they_are_still_there(
     run.step("a")
     watched.look(run.now)
     # That "a" was released, and that "b" was taken and released, is lost; the core is idle.
-    watched.observer.state.apply(Source("EngineCore_DP0", os.getpid(), run_generation(watched), "0"), RecordsLost(3))
+    state = watched.observer.state
+    state.apply(state.engines["0"].source, RecordsLost(3))
     run.core.heartbeat(run.now + 1)
     run.core.doing(Activity.WAITING)
     watched.look_until(run.now + 1, 60)
     assert watched.records == []
     assert watched.watchdog.states()["0"] == "idle"
-
-
-def run_generation(watched: Watched) -> int:
-    return watched.observer.state.engines["0"].source.generation
 
 
 def test_an_engine_that_is_gone_stands_still_no_longer(watched: Watched, run: ScriptedRun) -> None:

@@ -12,6 +12,7 @@ from vllm_obs.engine.flags import Flag, json_strings, number, whole_number
 from vllm_obs.server.accounts import split_named
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.profile_config import profiler_environment, read_profiler_config
+from vllm_obs.server.tls import check_tls
 from vllm_obs.server.tool_calls.registry import tool_parser
 from vllm_obs.server.trace_environment import TraceEnvironment
 from vllm_obs.telemetry.slo_targets import slo_targets, slo_text
@@ -53,6 +54,16 @@ SERVER_FLAGS = (
     Flag("tool_call_parser", "Server", "How this model writes tool calls: hermes, llama3_json, mistral, pythonic, "
          "qwen3_coder, or MODULE:CLASS.", metavar="NAME"),
     Flag("reasoning_parser", "Server", "How this model writes what it thinks.", choices=("qwen3", "deepseek_r1")),
+    Flag("chat_template_content_format", "Server", "How the chat template gets a content: as text (string), as a "
+         "list of parts (openai), or as it reads it (auto).", choices=("auto", "string", "openai")),
+    Flag("return_tokens_as_token_ids", "Server", "Name the tokens of log-probabilities token_id:N.", "pair"),
+    Flag("enable_request_id_headers", "Server", "Send X-Request-Id with every reply.", "pair"),
+    Flag("ssl_keyfile", "Server", "File with the private key of the certificate.", metavar="FILE"),
+    Flag("ssl_certfile", "Server", "File with the certificate; the port speaks TLS then.", metavar="FILE"),
+    Flag("ssl_ca_certs", "Server", "File with the authorities that sign the clients' certificates.",
+         metavar="FILE"),
+    Flag("ssl_cert_reqs", "Server", "0: clients show no certificate; 1: they may; 2: they must.",
+         parse=whole_number, metavar="NUMBER"),
     Flag("startup_timeout", "Server", "How long the engine may take to become ready.", parse=number,
          metavar="SECONDS"),
     Flag("shutdown_timeout", "Server", "How long running requests may go on after SIGTERM.", parse=number,
@@ -82,6 +93,8 @@ SERVER_FLAGS = (
     Flag("disable_telemetry", "Observability", "Record nothing and start no Observer.", "switch", is_hidden=True),
     Flag("uvicorn_log_level", "Logging", "Level of the HTTP server's log.",
          choices=("critical", "error", "warning", "info", "debug", "trace")),
+    Flag("max_log_len", "Logging", "Longest piece of a request that the log quotes; it never quotes a prompt.",
+         parse=whole_number, metavar="CHARS", default_text="128, as long as a label may be"),
     Flag("disable_uvicorn_access_log", "Logging", "No line for each HTTP request.", "pair"),
 )  # fmt: skip
 """Each sets the field of ServerConfig with its name; the key flags set `api_keys` together."""
@@ -155,6 +168,9 @@ def _check(config: ServerConfig) -> None:
         raise ConfigError(
             f"--stall-timeout {config.stall_timeout:g} is not between {MIN_STALL_SECONDS:g} and 86400 seconds"
         )
+    if config.max_log_len is not None and config.max_log_len < 0:
+        raise ConfigError(f"--max-log-len {config.max_log_len} is below 0")
+    check_tls(config)
     check_observability(config)
     _check_tool_parser(config)
     if len(config.api_keys) > MAX_KEYS:
