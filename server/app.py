@@ -27,6 +27,7 @@ from vllm_obs.server.routes_messages import messages_router
 from vllm_obs.server.routes_metrics import metrics_router
 from vllm_obs.server.routes_models import models_router
 from vllm_obs.server.routes_profile import profile_router
+from vllm_obs.server.routes_render import render_router
 from vllm_obs.server.routes_rerank import rerank_router
 from vllm_obs.server.routes_responses import responses_router
 from vllm_obs.server.routes_tokenize import tokenize_router
@@ -73,6 +74,7 @@ _ROUTERS = (
     rerank_router,
     models_router,
     tokenize_router,
+    render_router,
     health_router,
     metrics_router,
     profile_router,

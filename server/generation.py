@@ -89,7 +89,8 @@ class Generation:
             await generation.aclose()
             raise
         if api.config.observability.enable_log_requests:
-            logger.info("request %s (%s): %s", call.request_id, call.label, _summary(prompts, params, call))
+            label = call.label[: api.server.max_log_len]
+            logger.info("request %s (%s): %s", call.request_id, label, _summary(prompts, params, call))
         return generation
 
     async def _submit_one(self, index: int, prompt: Prompt, params: SamplingParams, num_prompts: int) -> None:

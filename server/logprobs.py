@@ -5,6 +5,8 @@ from typing import Any
 
 from vllm_obs.engine.frontend.outputs import TokenLogprob
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
+from vllm_obs.server.schema_sampling import SamplingRequest
+from vllm_obs.server.state import ApiServer
 
 
 @dataclass(frozen=True)
@@ -13,6 +15,12 @@ class LogprobShapes:
 
     tokenizer: Tokenizer
     as_token_ids: bool = False
+
+    @classmethod
+    def of(cls, api: ApiServer, request: SamplingRequest) -> "LogprobShapes":
+        """The shapes that a request asks for, or its server sets for all."""
+        as_token_ids = request.return_tokens_as_token_ids or api.server.return_tokens_as_token_ids
+        return cls(api.engine.tokenizer, as_token_ids)
 
     def token(self, token_id: int) -> str:
         """How a token is named."""

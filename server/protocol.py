@@ -80,6 +80,8 @@ class HttpProtocol(HttpToolsProtocol):
         """Keep the connection for the reply when a request is under way."""
         if self.cycle is None or self.cycle.response_complete or self._in_head:
             return None
+        if self.transport.get_extra_info("sslcontext") is not None:
+            return None  # TLS knows no half-closed connection
         self.cycle.keep_alive = False
         self.loop.call_later(PROBE_AFTER_SECONDS, self._probe)
         return True

@@ -12,7 +12,7 @@ from vllm_obs.server.state import ApiServer
 class RequestLabel:
     """Puts `request_id` (ours), `label` (the client's, or ours), `received_at` and `trace_parent` into the state.
 
-    Every reply carries the label as X-Request-Id (also as Request-Id to clients of Anthropic's API), and its trace
+    Every reply carries the label as X-Request-Id unless that is switched off (also as Request-Id to clients of Anthropic's API), and its trace
     where there is tracing. `received_at` is the connection's moment of the first byte where it tells one. The
     server's root path is taken off the front of a path that has it, so that it answers behind proxies which pass
     it on as well as behind those which do not.
@@ -33,7 +33,9 @@ class RequestLabel:
         state.setdefault("received_at", time.monotonic_ns())
         state["request_id"] = new_id()
         state["label"] = client_label(scope["headers"]) or state["request_id"]
-        headers = [(b"x-request-id", state["label"].encode()), *self._join_trace(scope)]
+        headers = self._join_trace(scope)
+        if self._api.server.enable_request_id_headers:
+            headers.append((b"x-request-id", state["label"].encode()))
         if is_anthropic(scope):
             headers.append((b"request-id", state["label"].encode()))
 

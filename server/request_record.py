@@ -71,9 +71,8 @@ class RequestRecord:
         self._api.recorder.record(ended)
         if self._api.config.observability.enable_log_requests and route_path(scope) not in PROBES:
             seconds = (now - ended.received_at) / 1e9
-            logger.info(
-                "request %s (%s): %d after %.3f s", ended.http_id, ended.external_id, ended.status, seconds
-            )
+            label = ended.external_id[: self._api.server.max_log_len]
+            logger.info("request %s (%s): %d after %.3f s", ended.http_id, label, ended.status, seconds)
 
 
 class Exchange:

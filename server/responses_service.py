@@ -161,7 +161,7 @@ class Responses:
             prompt, call.rendered_at = await encode(api, request, chat)
             generation = await Generation.submit(api, call, [prompt], reading.params(chat, api))
         head = ResourceHead(f"resp_{call.request_id}", api.wall_time(call.received_at), model, request)
-        logprobs = LogprobShapes(api.engine.tokenizer, request.return_tokens_as_token_ids)
+        logprobs = LogprobShapes.of(api, request)
         return Prepared(generation, ResponseShape(head, reading, logprobs, self._now))
 
     def _check_room(self) -> None:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.frontend.chat_template import EncodedChat
+from vllm_obs.engine.frontend.content_form import content_form
 from vllm_obs.server.answer import answer
 from vllm_obs.server.body import read_body
 from vllm_obs.server.chat_reading import ChatReading
@@ -35,10 +36,10 @@ def chat_router(api: ApiServer) -> APIRouter:
         call.check_num_sequences(api, 1, request.n)
         reading = ChatReading.of(api, request)
         prompt, call.rendered_at = await encode_messages(api, request)
-        with _prompt_is_messages():
+        with prompt_is_messages():
             generation = await Generation.submit(api, call, [prompt], reading.params(request, api))
         head = ReplyHead.of(api, http.scope, "chatcmpl", request.object_name(), model)
-        shapes = LogprobShapes(api.engine.tokenizer, request.return_tokens_as_token_ids)
+        shapes = LogprobShapes.of(api, request)
         return await answer(http, api, request, generation, ChatShape(request, head, shapes, reading))
 
     return router
@@ -47,13 +48,14 @@ def chat_router(api: ApiServer) -> APIRouter:
 async def encode_messages(api: ApiServer, request: TemplateRequest) -> EncodedChat:
     """The token ids of a conversation; RequestError when the template refuses it or it cannot fit."""
     engine = api.engine
-    messages = [message.for_template() for message in request.messages]
-    with _prompt_is_messages():
+    form = content_form(api.server.chat_template_content_format, engine.chat_template)
+    messages = [message.for_template(form) for message in request.messages]
+    with prompt_is_messages():
         return await engine.llm.encode_chat(engine.chat_template, messages, **request.template_options())
 
 
 @contextmanager
-def _prompt_is_messages() -> Iterator[None]:
+def prompt_is_messages() -> Iterator[None]:
     """What the engine has against the prompt is said of the field that it was made from."""
     try:
         yield

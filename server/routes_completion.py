@@ -27,15 +27,15 @@ def completion_router(api: ApiServer) -> APIRouter:
         head = ReplyHead.of(api, http.scope, "cmpl", "text_completion", model)
         call = Call.of(http.scope, request, model)
         call.check_num_sequences(api, len(request.prompt), request.n)
-        prompts = await _prompts(api, request)
+        prompts = await prompts_of(api, request)
         generation = await Generation.submit(api, call, prompts, request.params())
-        shapes = LogprobShapes(api.engine.tokenizer, request.return_tokens_as_token_ids)
+        shapes = LogprobShapes.of(api, request)
         return await answer(http, api, request, generation, CompletionShape(request, head, shapes))
 
     return router
 
 
-async def _prompts(api: ApiServer, request: CompletionRequest) -> list[Prompt]:
+async def prompts_of(api: ApiServer, request: CompletionRequest) -> list[Prompt]:
     """The prompts as the engine takes them: text, or ids where it is not to add its special tokens."""
     if request.add_special_tokens:
         return request.prompt

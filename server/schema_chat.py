@@ -6,6 +6,7 @@ import orjson
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
+from vllm_obs.engine.frontend.content_form import Content, ContentForm
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.server.errors import shown
 from vllm_obs.server.schema_base import StrictModel, Text
@@ -18,6 +19,7 @@ from vllm_obs.server.validation import invalid
 MAX_MESSAGES = 16_384
 MAX_TEMPLATE_KWARGS = 64
 MAX_TEMPLATE_KWARG_CHARS = 16_384
+MAX_DOCUMENTS = 1024
 
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 MEDIA_PARTS = {
@@ -50,12 +52,12 @@ RESERVED_KWARGS = {
 
 
 def _check_content(value: Any) -> Any:
-    """Text as it is; text parts joined by line breaks; parts of other kinds refused by their name."""
+    """Text as it is; the texts of a list of parts; parts of other kinds refused by their name."""
     if value is None or type(value) is str:
         return value
     if type(value) is not list:
         raise PydanticCustomError("content", "should be text or a list of parts")
-    return "\n".join(map(_part_text, value))
+    return list(map(_part_text, value))
 
 
 def _part_text(part: Any) -> str:
@@ -92,7 +94,7 @@ class ChatMessage(StrictModel):
     """One message of a conversation; only an assistant's may have no content."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(_check_content), WithJsonSchema(CONTENT_SCHEMA)] = None
+    content: Annotated[Content | None, BeforeValidator(_check_content), WithJsonSchema(CONTENT_SCHEMA)] = None
     name: Text | None = None
     tool_call_id: Text | None = None
     tool_calls: ToolCalls | None = None
@@ -106,11 +108,11 @@ class ChatMessage(StrictModel):
             )
         return self
 
-    def for_template(self) -> dict[str, Any]:
-        """The message as templates know it."""
+    def for_template(self, form: ContentForm) -> dict[str, Any]:
+        """The message as templates know it, its content in the form that this one takes."""
         message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,
-            "content": self.content or "",
+            "content": form.of(self.content or ""),
         }
         if self.name is not None:
             message["name"] = self.name
@@ -160,6 +162,14 @@ def _check_kwargs(value: Any) -> Any:
     return value
 
 
+def _check_documents(value: Any) -> Any:
+    if type(value) is not list or len(value) > MAX_DOCUMENTS:
+        raise PydanticCustomError("documents", "should be a list of at most {limit}", {"limit": MAX_DOCUMENTS})
+    if not all(type(item) is dict and all(type(text) is str for text in item.values()) for item in value):
+        raise PydanticCustomError("documents", "should be objects whose values are texts")
+    return value
+
+
 Messages = Annotated[list[ChatMessage], Field(fail_fast=True), BeforeValidator(_check_messages)]
 TemplateKwargs = Annotated[
     dict[str, Any],
@@ -168,14 +178,30 @@ TemplateKwargs = Annotated[
 ]
 
 
+Documents = Annotated[
+    list[dict[str, Any]],
+    BeforeValidator(_check_documents),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "maxItems": MAX_DOCUMENTS,
+            "items": {"type": "object", "additionalProperties": {"type": "string"}},
+        }
+    ),
+]
+
+
 class TemplateRequest(StrictModel):
-    """The fields that make a prompt out of messages."""
+    """The fields that make a prompt out of messages. `documents` are texts by name, such as title and text."""
+
+    served_fields: ClassVar[frozenset[str]] = frozenset({"documents"})
 
     messages: Messages = Field(default=[], validate_default=True)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
     chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
+    documents: Documents | None = None
 
     @model_validator(mode="after")
     def _check_template_fields(self) -> "TemplateRequest":
@@ -191,8 +217,10 @@ class TemplateRequest(StrictModel):
 
     def template_options(self) -> dict[str, Any]:
         """The keyword arguments of `ChatTemplate.encode`."""
+        documents = {"documents": self.documents} if self.documents else {}
         return {
             **self.chat_template_kwargs,
+            **documents,
             "add_generation_prompt": self.add_generation_prompt and not self.continue_final_message,
             "continue_final_message": self.continue_final_message,
         }

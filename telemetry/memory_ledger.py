@@ -1,5 +1,6 @@
 """MemoryLedger: the memory of every process of the run, looked up now and then, one process at a time."""
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
@@ -16,6 +17,9 @@ SETTLE_NS = 2 * 10**9
 """What has just recorded a part of its start is looked up a little later."""
 FRESH_NS = 10**9
 """What was looked up so lately is not looked up again, whoever asks."""
+REST = 100
+"""Nor is it for so many times as long as the look took. Meanwhile the process can map and unmap nothing (the kernel
+holds its list of areas): some 20 ms for each GiB that it has in RAM, a hundredth of the time at most."""
 
 Look = Callable[[Holding], Measured | None]
 Who = tuple[str, int]
@@ -23,12 +27,16 @@ Who = tuple[str, int]
 
 
 class MemoryLedger(BaseView):
-    """What each process recorded, and what was found where it lives. `look` is how that is done."""
+    """What each process recorded, and what was found where it lives.
 
-    def __init__(self, look: Look = measure) -> None:
+    `look` is how that is done, `clock` (ns) by which it is told how long it took.
+    """
+
+    def __init__(self, look: Look = measure, clock: Callable[[], int] = time.thread_time_ns) -> None:
         self._look = look
+        self._clock = clock
         self._holdings: dict[Who, Holding] = {}
-        self._looked_at: dict[Who, int] = {}
+        self._fresh_until: dict[Who, int] = {}
         self._told_at: dict[Who, int] = {}
         """When what was found was handed out to be recorded last, or was to be."""
         self._found: dict[Who, Measured] = {}
@@ -51,11 +59,15 @@ class MemoryLedger(BaseView):
         return self._found.get(who)
 
     def measured(self, who: Who, now: int) -> Measured | None:
-        """The process as it is now (monotonic ns), to a second; None where it is gone or cannot be looked at."""
-        if now - self._looked_at.get(who, -FRESH_NS) < FRESH_NS:
+        """The process as it is now (monotonic ns), to a second or, if large, REST times as long as a look takes.
+
+        None where it is gone or cannot be looked at.
+        """
+        if now < self._fresh_until.get(who, now):
             return self._found.get(who)
+        begun_at = self._clock()
         found = self._look(self._of(who))
-        self._looked_at[who] = now
+        self._fresh_until[who] = now + max(FRESH_NS, REST * (self._clock() - begun_at))
         if found is None:
             self._found.pop(who, None)
         else:
@@ -65,7 +77,7 @@ class MemoryLedger(BaseView):
     def tick(self, live: Iterable[Who], now: int) -> MemorySampled | None:
         """Look one of these processes up if it is time; what is to be recorded of it."""
         live = set(live)
-        for who in (self._looked_at.keys() | self._told_at.keys()) - live:
+        for who in (self._fresh_until.keys() | self._told_at.keys()) - live:
             self._let_go(who)
         told_at, who = min(((self._told_at.get(who, 0), who) for who in live), default=(now, ("", 0)))
         if now - told_at < LOOK_NS:
@@ -99,6 +111,6 @@ class MemoryLedger(BaseView):
         return holding
 
     def _let_go(self, who: Who) -> None:
-        self._looked_at.pop(who, None)
+        self._fresh_until.pop(who, None)
         self._told_at.pop(who, None)
         self._found.pop(who, None)

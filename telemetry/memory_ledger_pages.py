@@ -1,10 +1,11 @@
 """ResidentPages: how much of some address ranges of a process is in RAM, as the kernel's page map tells."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-PAGE_BYTES = 4096
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 ENTRY_BYTES = 8
 CHUNK_ENTRIES = 1 << 18
 """A gigabyte of addresses at a time."""

@@ -28,15 +28,20 @@ def size(num_bytes: int | float) -> str:
 
 
 def sentence(view: Row) -> str:
-    """How much is in RAM, and what most of it is."""
+    """How much is in RAM, and what most of it is: parts are resident bytes, and so is the sum shown with them."""
     total = view["total"]
     if not total["resident_bytes"]:
         return "No process of this run has been looked at."
-    whole = total["pss_bytes"] or total["resident_bytes"]
+    whole, shared = size(total["resident_bytes"]), ""
+    if total["pss_bytes"]:
+        shared = f" ({size(total['pss_bytes'])} with what they share counted once)"
     largest = sorted(total["parts"].items(), key=lambda item: -item[1])[:MOST_NAMED]
     told = [f"{_NAMES[part]} ({size(num_bytes)})" for part, num_bytes in largest]
+    head = f"{whole} are in RAM in {len(view['processes'])} processes{shared}"
+    if not told:
+        return f"{head}."
     listed = told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
-    return f"{size(whole)} are in RAM in {len(view['processes'])} processes; most of it is {listed}."
+    return f"{head}; most of it is {listed}."
 
 
 def hints(view: Row) -> list[str]:

@@ -14,6 +14,7 @@ from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import EngineDeadError, RequestFailedError, VllmObsError
 from vllm_obs.engine.frontend.chat_template import ChatTemplate, EncodedChat, Message
 from vllm_obs.engine.frontend.client_interface import AsyncEngineClient
+from vllm_obs.engine.frontend.content_form import joined_text
 from vllm_obs.engine.frontend.input_processor import (
     LONG_TEXT_CHARS,
     Arrival,
@@ -154,6 +155,14 @@ class AsyncLLM:
             if index % _SEQUENCES_A_TURN == 0:
                 await asyncio.sleep(0)
 
+    async def prepare(
+        self, prompt: Prompt, params: SamplingParams, **options: Unpack[RequestOptions]
+    ) -> PreparedPrompt:
+        """What `submit` would send, checked as there; nothing is sent."""
+        self._require_alive()
+        arrival = _arrival(options, params.n, self.config.model.served_model_names[0])
+        return await self._prepare(prompt, params, arrival)
+
     async def abort(self, request_id: str) -> None:
         """Abort every request submitted under that handle; their streams end with finish_reason `abort`."""
         for ids in list(self._handles.get(request_id, [])):
@@ -167,8 +176,9 @@ class AsyncLLM:
     async def encode_chat(self, template: ChatTemplate, messages: list[Message], /, **options: Any) -> EncodedChat:
         """`ChatTemplate.encode_timed`, long chats off the event loop. RequestError when it cannot fit."""
         self._inputs.check_generates()
-        contents = (message.get("content") for message in messages)
-        num_chars = sum(len(content) for content in contents if isinstance(content, str))
+        contents = (joined_text(message.get("content")) for message in messages)
+        num_chars = sum(len(content) for content in contents if content is not None)
+        num_chars += sum(len(text) for item in options.get("documents", ()) for text in item.values())
         self._inputs.check_num_chars(num_chars)
         encode = partial(template.encode_timed, messages, **options)
         is_long = num_chars > LONG_TEXT_CHARS or len(messages) > 32 or bool(options.get("tools"))

@@ -13,6 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from vllm_obs.engine.config import ModelConfig
 from vllm_obs.engine.errors import ConfigError, RequestError
 from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.frontend.content_form import ContentForm, joined_text, natural_form
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 
 Message = dict[str, Any]
@@ -41,6 +42,7 @@ class ChatTemplate:
     def __init__(self, source: str | None, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._template = None if source is None else _compile(source)
+        self.natural_form = ContentForm.TEXT if source is None else natural_form(_environment().parse(source))
 
     def render(
         self,
@@ -130,15 +132,19 @@ class _GenerationBlock(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _compile(source: str) -> jinja2.Template:
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = time.strftime
+    return environment
+
+
+def _compile(source: str) -> jinja2.Template:
     try:
-        return environment.from_string(source)
+        return _environment().from_string(source)
     except jinja2.TemplateError as error:
         raise ConfigError(f"the chat template does not compile: {error}") from None
 
@@ -155,7 +161,7 @@ def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, 
 
 def _cut_after_last_content(text: str, messages: list[Message]) -> str:
     """The rendered text up to the end of the last message's content."""
-    content = messages[-1].get("content") if messages else None
+    content = joined_text(messages[-1].get("content")) if messages else None
     if not isinstance(content, str):
         raise RequestError("continue_final_message needs a last message whose content is text.", "messages")
     for ending in (content, content.strip()):

@@ -73,6 +73,7 @@ def outputs(**fields: Any) -> EngineCoreOutputs:
         stats=SchedulerStats(1, 2, 0.5, 3),
         sampled_at=5,
         sent_at=6,
+        pooled=[(0, np.ones(3, np.float32)), (1, np.linspace(-1, 1, 4096, dtype=np.float32))],
     )
     return message._replace(**fields)
 
@@ -85,7 +86,8 @@ def plan() -> StepPlan:
 def answer() -> ModelRunnerOutput:
     moments = [WorkerMoments(0, 1, 2, 3, 4, 5)]
     failed = [("b", "invalid_logits", "no")]
-    return ModelRunnerOutput(3, ["a"], [9], [("a", logprobs(1))], [("a", logprobs(700))], failed, moments)
+    pooled = [("a", np.ones(2000, np.float32))]
+    return ModelRunnerOutput(3, ["a"], [9], [("a", logprobs(1))], [("a", logprobs(700))], failed, moments, pooled)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +197,8 @@ def test_a_refused_request_names_its_owner_where_that_is_readable() -> None:
         {"logprobs": [(-1, logprobs(1))]},
         {"logprobs": [(0, logprobs(1)._replace(ranks=int32(1, 2)))]},
         {"new_token_ids": int32(5, 6).reshape(1, 2)},
+        {"pooled": [(2, np.ones(3, np.float32))]},
+        {"pooled": [(0, np.ones((1, 3), np.float32))]},
     ],
 )
 def test_outputs_whose_columns_disagree_are_refused(broken: dict[str, Any]) -> None:

@@ -221,7 +221,7 @@ class FakeExecutor:
 
     def _sample(self, plan: StepPlan) -> ModelRunnerOutput:
         self.before_sample()
-        output = ModelRunnerOutput(plan.step, [], [], [], [], [], [])
+        output = ModelRunnerOutput(plan.step, [], [], [], [], [], [], [])
         for request_id, num_tokens in zip(plan.row_ids, plan.num_scheduled_tokens, strict=True):
             row = self._rows[request_id]
             self._add_prompt_logprobs(output, request_id, num_tokens)
@@ -233,6 +233,8 @@ class FakeExecutor:
             row.pending = _digest(self._cells[self._slots(row, np.arange(row.num_computed_tokens))])
             output.request_ids.append(request_id)
             output.token_ids.append(row.pending)
+            if row.sampling.pooling:
+                output.pooled.append((request_id, np.array([row.pending, len(row.token_ids)], np.float32)))
             if row.sampling.logprobs is not None:
                 output.logprobs.append((request_id, _logprobs([row.pending])))
         return output

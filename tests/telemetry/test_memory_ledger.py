@@ -81,6 +81,14 @@ def test_what_is_asked_for_often_is_looked_up_once_a_second() -> None:
     assert ledger.found(API) is None
 
 
+def test_one_that_takes_long_to_look_up_is_left_alone_for_long() -> None:
+    looks, moments = Looks(), iter([0, 30_000_000, 50_000_000, 50_000_001])
+    ledger = MemoryLedger(looks, lambda: next(moments))
+    for at in (0, FRESH_NS, REST * 30_000_000 - 1, REST * 30_000_000):
+        assert ledger.measured(CORE, NOW + at) == looks.found
+    assert len(looks.asked) == 2
+
+
 def test_a_process_that_cannot_be_looked_at_is_not_asked_for_all_the_time() -> None:
     looks = Looks()
     looks.found = None
@@ -107,4 +115,4 @@ def test_processes_are_bounded() -> None:
     ledger = MemoryLedger(Looks())
     for pid in range(3 * MAX_PROCESSES):
         ledger.measured(("Worker_TP0", pid), NOW)
-    assert (len(ledger._holdings), len(ledger._looked_at), len(ledger._found)) == (MAX_PROCESSES,) * 3
+    assert (len(ledger._holdings), len(ledger._fresh_until), len(ledger._found)) == (MAX_PROCESSES,) * 3

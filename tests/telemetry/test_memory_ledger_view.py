@@ -13,7 +13,7 @@ from vllm_obs.telemetry.memory_ledger import MemoryLedger
 from vllm_obs.telemetry.memory_ledger_holding import Holding
 from vllm_obs.telemetry.memory_ledger_measure import Measured
 from vllm_obs.telemetry.memory_ledger_view import memory_view
-from vllm_obs.telemetry.memory_ledger_words import hints
+from vllm_obs.telemetry.memory_ledger_words import hints, sentence
 from vllm_obs.telemetry.memory_metrics import NAME, MemoryMetrics
 from vllm_obs.telemetry.metric_store import MetricStore
 from vllm_obs.telemetry.observer import Observer
@@ -71,9 +71,14 @@ def test_each_process_is_told_with_its_parts(observer: Observer, ledger: MemoryL
     assert (cache["reserved_bytes"], cache["resident_bytes"], cache["active_bytes"]) == (1024 * MIB, 90 * MIB, 0)
     assert view["limits"]["headroom_bytes"] <= view["limits"]["host_bytes"]
     assert view["says"] == (
-        "450.0 MiB are in RAM in 2 processes; most of it is weights (300.0 MiB), the KV cache (90.0 MiB) and "
-        "the interpreter and its libraries (70.0 MiB)."
+        "500.0 MiB are in RAM in 2 processes (450.0 MiB with what they share counted once); most of it is weights "
+        "(300.0 MiB), the KV cache (90.0 MiB) and the interpreter and its libraries (70.0 MiB)."
     )
+
+
+def test_memory_of_which_no_part_is_known_is_told_as_a_sum() -> None:
+    total = {"resident_bytes": 5 * MIB, "pss_bytes": None, "parts": {}}
+    assert sentence({"total": total, "processes": [{}]}) == "5.0 MiB are in RAM in 1 processes."
 
 
 def test_of_a_recording_what_was_looked_up_last_is_told(observer: Observer, ledger: MemoryLedger) -> None:
