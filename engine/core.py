@@ -149,9 +149,11 @@ class EngineCore:
         self._grammars.on_ready = call
 
     @property
-    def is_paused(self) -> bool:
-        """Whether it was told to leave work undone."""
-        return self.scheduler.pause != PauseState.NONE
+    def resting(self) -> Activity:
+        """Why there is no work: nobody wants any, it was told to leave it undone, or grammars are compiled."""
+        if self.scheduler.pause != PauseState.NONE:
+            return Activity.PAUSED
+        return Activity.COMPILING_GRAMMAR if self.scheduler.awaits_grammar else Activity.WAITING
 
     def has_work(self) -> bool:
         """Whether `step` has something to run or to hand out."""

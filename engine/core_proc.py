@@ -42,8 +42,8 @@ class Core(Protocol):
         """What READY carries."""
 
     @property
-    def is_paused(self) -> bool:
-        """Whether it was told to leave work undone."""
+    def resting(self) -> Activity:
+        """Why there is no work: nobody wants any, it was told to leave it undone, or grammars are compiled."""
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a sequence."""
@@ -98,7 +98,7 @@ class EngineCoreProc:
     def _drain_inbox(self) -> None:
         self._recorder.heartbeat(time.monotonic_ns())
         if not self._core.has_work():
-            self._recorder.doing(Activity.PAUSED if self._core.is_paused else Activity.WAITING)
+            self._recorder.doing(self._core.resting)
             self._handle(self._inbox.get())
         self._recorder.doing(Activity.RECEIVING)
         with contextlib.suppress(Empty):

@@ -21,6 +21,7 @@ class Activity(IntEnum):
     SERVING = 12
     STOPPING = 13
     PAUSED = 14
+    COMPILING_GRAMMAR = 15
 
     @property
     def label(self) -> str:

@@ -18,6 +18,8 @@ _BOUND_TO_REST: dict[Activity, State] = {
     Activity.SIZING_CACHE: "loading",
     Activity.WARMING_UP: "loading",
     Activity.PAUSED: "paused",
+    # All that live wait for a thread whose work is bounded; the loop waits with them.
+    Activity.COMPILING_GRAMMAR: "alive",
     Activity.STOPPING: "ending",
 }
 """What a process can be doing that is never a stall, however long it takes."""

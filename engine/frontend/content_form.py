@@ -1,12 +1,9 @@
 """In which form a chat template takes the content of a message: as text, or as a list of parts."""
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
-
-if TYPE_CHECKING:
-    from vllm_obs.engine.frontend.chat_template import ChatTemplate
 
 Content = str | list[str]
 """A text, or the texts of its parts."""
@@ -27,9 +24,9 @@ class ContentForm(Enum):
         return [{"type": "text", "text": text} for text in texts]
 
 
-def content_form(asked: str, template: "ChatTemplate") -> ContentForm:
-    """The form that `asked` names: string or openai, or with auto the one that the template takes by nature."""
-    return template.natural_form if asked == "auto" else ContentForm(asked)
+def content_form(asked: str, natural: ContentForm) -> ContentForm:
+    """The form that `asked` names: string or openai, or with auto the one that a template takes by nature."""
+    return natural if asked == "auto" else ContentForm(asked)
 
 
 def natural_form(tree: jinja2.nodes.Template) -> ContentForm:

@@ -59,7 +59,9 @@ def test_a_cached_prefix_is_used_where_only_the_last_state_counts(kind: str, num
     bench.run()
     bench.add("second", PROMPT, sampling=spec(kind))
     bench.run()
-    planned = [record for record in bench.recorder.records if isinstance(record, StepPlanned) if record.admitted_ids]
+    planned = [
+        record for record in bench.recorder.records if isinstance(record, StepPlanned) if record.admitted_ids
+    ]
     assert [record.admitted_cached_tokens for record in planned] == [[0], [num_cached]]
     found = vectors(bench)
     assert found["first"] == found["second"]

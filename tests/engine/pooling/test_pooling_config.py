@@ -21,9 +21,14 @@ def shape(name: str) -> ModelArchitecture:
 DECODER, ENCODER = shape("Qwen3ForCausalLM"), shape("BertModel")
 
 
-def write(folder: Path, pooling: dict[str, Any] | None, *others: str, config: dict[str, Any] | None = None) -> Path:
+def write(
+    folder: Path, pooling: dict[str, Any] | None, *others: str, config: dict[str, Any] | None = None
+) -> Path:
     names = ["Transformer", *(["Pooling"] if pooling is not None else []), *others]
-    modules = [{"path": name if name == "Pooling" else "", "type": f"sentence_transformers.models.{name}"} for name in names]
+    modules = [
+        {"path": name if name == "Pooling" else "", "type": f"sentence_transformers.models.{name}"}
+        for name in names
+    ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "config.json").write_text(json.dumps(config or {}))
     if pooling is not None:
@@ -78,7 +83,9 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
 
 def test_a_matryoshka_model_says_which_lengths_it_may_be_cut_to(tmp_path: Path) -> None:
     config = {"matryoshka_dimensions": [4, 8]}
-    assert model_pooling(write(tmp_path, None, config=config), DECODER) == PoolingConfig("last", True, True, (4, 8))
+    assert model_pooling(write(tmp_path, None, config=config), DECODER) == PoolingConfig(
+        "last", True, True, (4, 8)
+    )
     (tmp_path / "config.json").write_text('{"is_matryoshka": true}')
     assert model_pooling(tmp_path, DECODER) == PoolingConfig("last", True, True)
 
