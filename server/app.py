@@ -15,6 +15,7 @@ from vllm_obs.server.anthropic_paths import envelope_of
 from vllm_obs.server.auth import Authentication
 from vllm_obs.server.boundary import ErrorBoundary
 from vllm_obs.server.cors import CrossOrigin
+from vllm_obs.server.docs_page import add_docs
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.openapi import install_openapi
 from vllm_obs.server.request_label import RequestLabel
@@ -56,6 +57,8 @@ def build_app(api: ApiServer) -> FastAPI:
         **_documents(server.disable_fastapi_docs),
         **_NO_TELEMETRY,
     )
+    if not server.disable_fastapi_docs:
+        add_docs(app)
     routes += app.routes
     for make_router in _ROUTERS:
         router = make_router(api)
@@ -87,7 +90,8 @@ _NO_TELEMETRY: dict[str, Any] = {
 
 
 def _documents(are_disabled: bool) -> dict[str, Any]:
-    return {"openapi_url": None, "docs_url": None, "redoc_url": None} if are_disabled else {}
+    """FastAPI's own pages load scripts from elsewhere; `docs_page` needs none."""
+    return {"docs_url": None, "redoc_url": None, **({"openapi_url": None} if are_disabled else {})}
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -48,7 +48,7 @@ def chat_router(api: ApiServer) -> APIRouter:
 async def encode_messages(api: ApiServer, request: TemplateRequest) -> EncodedChat:
     """The token ids of a conversation; RequestError when the template refuses it or it cannot fit."""
     engine = api.engine
-    form = content_form(api.server.chat_template_content_format, engine.chat_template)
+    form = content_form(api.server.chat_template_content_format, engine.chat_template.natural_form)
     messages = [message.for_template(form) for message in request.messages]
     with prompt_is_messages():
         return await engine.llm.encode_chat(engine.chat_template, messages, **request.template_options())

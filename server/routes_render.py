@@ -59,7 +59,9 @@ def render_router(api: ApiServer) -> APIRouter:
     return router
 
 
-async def _rendered(api: ApiServer, call: Call, prepared: PreparedPrompt, params: SamplingParams) -> dict[str, Any]:
+async def _rendered(
+    api: ApiServer, call: Call, prepared: PreparedPrompt, params: SamplingParams
+) -> dict[str, Any]:
     """A prompt's ids with their text, and how it would be sampled: `max_tokens` is what fits."""
     decode = api.engine.tokenizer.decode
     text = await asyncio.to_thread(decode, prepared.token_ids, skip_special_tokens=False)

@@ -38,7 +38,7 @@ UNSUPPORTED: dict[str, Wanted] = {
 
 
 def refuse_unsupported(fields: dict[str, Any], served: frozenset[str] = frozenset()) -> None:
-    """ApiError 400 `unsupported` for the first field that asks for what is not there, but for those in `served`."""
+    """ApiError 400 `unsupported` for the first field that asks for what is not there and is not in `served`."""
     for name, is_wanted in UNSUPPORTED.items():
         if name in fields and name not in served and is_wanted(fields[name], fields):
             raise ApiError(f"{name} is not supported by this server", "unsupported", param=name)

@@ -24,7 +24,7 @@ from vllm_obs.telemetry.records import (
 from vllm_obs.telemetry.view import BaseView, Source
 
 MAX_ENGINES = 256
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 EngineFinder = Callable[[str], EngineState | None]
 

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -11,6 +12,8 @@ from vllm_obs.telemetry.ledger import SequenceLedger
 
 MAX_LIVE = 65_536
 MAX_OVER = 10_000
+MAX_OVER_KEPT = 256
+"""Of those that are over so many, the last ones, outlive the Observer: a checkpoint is made about once a second."""
 MAX_ACCOUNTS = 64
 NO_ACCOUNT = "none"
 """The account of requests to a server without keys."""
@@ -150,14 +153,16 @@ class CostBook:
         return cost.account if cost.account == UNKNOWN else self._name(cost.account)
 
     def state(self) -> Any:
-        """For a checkpoint: sums and live sequences; not those that are over."""
-        return [self._sums, list(self.live.values())]
+        """For a checkpoint: sums, live sequences, and the last that are over."""
+        last = list(islice(reversed(self.over.values()), MAX_OVER_KEPT))
+        return [self._sums, list(self.live.values()), last[::-1]]
 
     def restore(self, state: Any) -> None:
         """Go on from a checkpoint. TypeError or ValueError if it is none."""
-        sums, live = state
+        sums, live, over = state
         self._sums |= msgspec.convert(sums, dict[str, AccountTotals])
         self.live = {cost.request_id: cost for cost in msgspec.convert(live, list[RequestCost])}
+        self.over = OrderedDict((cost.request_id, cost) for cost in msgspec.convert(over, list[RequestCost]))
 
     def _begin(self, request_id: str) -> RequestCost:
         if len(self.live) >= MAX_LIVE:

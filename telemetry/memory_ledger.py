@@ -18,8 +18,8 @@ SETTLE_NS = 2 * 10**9
 FRESH_NS = 10**9
 """What was looked up so lately is not looked up again, whoever asks."""
 REST = 100
-"""Nor is it for so many times as long as the look took. Meanwhile the process can map and unmap nothing (the kernel
-holds its list of areas): some 20 ms for each GiB that it has in RAM, a hundredth of the time at most."""
+"""Nor is it for so many times as long as the look took. During one the process can map and unmap nothing, as the
+kernel holds its list of areas: some 20 ms for each GiB that it has in RAM, a hundredth of the time at most."""
 
 Look = Callable[[Holding], Measured | None]
 Who = tuple[str, int]

@@ -37,7 +37,8 @@ def sentence(view: Row) -> str:
         shared = f" ({size(total['pss_bytes'])} with what they share counted once)"
     largest = sorted(total["parts"].items(), key=lambda item: -item[1])[:MOST_NAMED]
     told = [f"{_NAMES[part]} ({size(num_bytes)})" for part, num_bytes in largest]
-    head = f"{whole} are in RAM in {len(view['processes'])} processes{shared}"
+    num_processes = len(view["processes"])
+    head = f"{whole} are in RAM in {num_processes} {'process' if num_processes == 1 else 'processes'}{shared}"
     if not told:
         return f"{head}."
     listed = told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"

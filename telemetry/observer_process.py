@@ -117,6 +117,7 @@ def _checkpoint_of(service: ObserverService) -> Checkpoint:
         "slo": service.views.slo,
         "floors": service.views.floors,
         "memory": service.memory,
+        "stalls": service.context.stall_log,
     }
     return Checkpoint(service.config.run_dir / CHECKPOINT_NAME, parts)
 

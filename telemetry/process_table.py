@@ -12,7 +12,10 @@ MAX_PHASES = 64
 
 @dataclass(slots=True)
 class ProcessFacts:
-    """One process; moments are monotonic ns, 0 while unknown. `exit_code` is None while nobody saw it end."""
+    """One process; moments are monotonic ns, 0 while unknown. `exit_code` is None while nobody saw it end.
+
+    `was_told` says that its owner had ordered that end, or brought it about.
+    """
 
     role: str
     pid: int
@@ -24,6 +27,7 @@ class ProcessFacts:
     exit_code: int | None = None
     is_gone: bool = False
     phases: list[ProcessPhase] = field(default_factory=list)
+    was_told: bool = False
 
     @property
     def state(self) -> str:
@@ -91,6 +95,7 @@ class ProcessTable:
         """Its owner saw it end."""
         process = self._of(record.role, record.pid)
         process.exit_code, process.exited_at = record.exit_code, record.exited_at
+        process.was_told = record.was_told
 
     def state(self) -> list[ProcessFacts]:
         """For a checkpoint."""

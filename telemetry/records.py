@@ -106,10 +106,10 @@ class RequestSubmitted(NamedTuple):
     """API server: one sequence left for the core. The moments are the API server's stages in order.
 
     `http_id` is our id of the HTTP request (empty offline), `external_id` the client's label for it.
-    `num_sequences` is n, `num_prompts` how many prompts the HTTP request has. `operation` is chat,
-    text_completion or embeddings. `account` is the label of the API key it came with (never the key), empty without
-    keys. `trace_parent` is a W3C traceparent: the trace and the span the request's own span is a child of (a span id
-    of zeros: of none), empty where nothing is traced.
+    `num_sequences` is n, `num_prompts` how many prompts the HTTP request has. `operation` is chat, text_completion or
+    embeddings. `account` is the label of the API key it came with (never the key), empty without keys. `trace_parent`
+    is a W3C traceparent: the trace and the span the request's own span is a child of (a span id of zeros: of none),
+    empty where nothing is traced.
     """
 
     request_id: str

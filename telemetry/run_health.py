@@ -101,6 +101,8 @@ def _counts(state: RunState) -> str:
 def _death(observer: Observer, process: ProcessFacts, now: int) -> Death | None:
     """None for one that lives, or ended in order as far as is known."""
     code, role, pid = process.exit_code, process.role, process.pid
+    if process.was_told:
+        return None
     if code:
         when = f"{max(0, now - process.exited_at) / NS:.1f} s {'ago' if observer.is_live else 'before the end'}"
         how = f"died of {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"

@@ -1,6 +1,7 @@
 """The file of a SampleSet: one JSON object, written in small pieces so that no thread waits long for the GIL."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -65,7 +66,7 @@ def read_samples(path: Path) -> SampleSet:
         raise SampleFileError(f"{path.name} has {num_bytes} bytes; the limit is {MAX_FILE_BYTES}")
     try:
         samples = _read(json.loads(path.read_bytes()))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         raise SampleFileError(f"{path.name} holds no samples: {error!r}"[:200]) from None
     _check(samples, path.name)
     return samples
@@ -77,7 +78,7 @@ def _read(content: dict[str, Any]) -> SampleSet:
         role=str(content["role"]),
         pid=int(content["pid"]),
         sampler=str(content["sampler"]),
-        rate_hz=float(content["rate_hz"]),
+        rate_hz=_finite(content["rate_hz"]),
         begun_at=int(content["begun_at"]),
         ended_at=int(content["ended_at"]),
         frames=[Frame(str(name), str(file), int(line)) for name, file, line in content["frames"]],
@@ -85,13 +86,25 @@ def _read(content: dict[str, Any]) -> SampleSet:
         threads=[_read_thread(thread) for thread in content["threads"]],
         is_in_order=bool(content["is_in_order"]),
         num_unplaced=int(content["num_unplaced"]),
-        cost=SampleCost(**content["cost"]),
+        cost=_read_cost(**content["cost"]),
     )
+
+
+def _read_cost(num_looks: int, num_missed: int, cpu_seconds: float, wall_seconds: float) -> SampleCost:
+    return SampleCost(int(num_looks), int(num_missed), _finite(cpu_seconds), _finite(wall_seconds))
+
+
+def _finite(value: Any) -> float:
+    """ValueError for what is no number, or none that can be added up."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not finite")
+    return number
 
 
 def _read_thread(thread: dict[str, Any]) -> ThreadSamples:
     runs = [
-        StackRun(int(stack), int(num), float(seconds), float(cpu), int(num_ran))
+        StackRun(int(stack), int(num), _finite(seconds), _finite(cpu), int(num_ran))
         for stack, num, seconds, cpu, num_ran in thread["runs"]
     ]
     return ThreadSamples(str(thread["name"]), int(thread["tid"]), runs)

@@ -23,13 +23,20 @@ class StackArchive:
         self.directory.mkdir(mode=0o700, exist_ok=True)
         parts = [f"{stall.says}\n", *(f"== {title}\n{text}" for title, text in sorted(stacks.items()))]
         content = "\n".join(parts).encode(errors="replace")[:MAX_FILE_BYTES]
-        path = self.directory / f"{stall.noticed_at:020d}-{stall.pid}.txt"
+        path = self._path_of(stall)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(path, flags, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(content)
         self._prune()
         return path
+
+    def has(self, stall: StallBegun) -> bool:
+        """Whether that one was written down and has not gone since."""
+        return self._path_of(stall).exists()
+
+    def _path_of(self, stall: StallBegun) -> Path:
+        return self.directory / f"{stall.noticed_at:020d}-{stall.pid}.txt"
 
     def _prune(self) -> None:
         for path in sorted(self.directory.glob("*.txt"))[:-MAX_KEPT]:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from vllm_obs.telemetry.stacks import take_stacks
 from vllm_obs.telemetry.watchdog_culprit import Culprit, culprit_of, says, server_culprit, work_in_words
 from vllm_obs.telemetry.watchdog_headers import API_SERVER, RunHeaders, engines_of
 from vllm_obs.telemetry.watchdog_log import StallLog
+from vllm_obs.telemetry.watchdog_resume import still_lasts
 from vllm_obs.telemetry.watchdog_rule import EngineLook, ProcessLook, State, Track, Work, judge, judge_server
 
 BUSY_SECONDS = 0.25
@@ -87,6 +88,7 @@ class Watchdog:
         self._callbacks: list[OnStall] = []
         self._telling: set[asyncio.Task[None]] = set()
         self._is_busy = False
+        self._has_resumed = False
 
     def on_stall(self, callback: OnStall) -> None:
         """Call `callback(stall, stacks)` on the event loop for each stall, once its stacks are taken."""
@@ -111,7 +113,11 @@ class Watchdog:
 
     def look(self, now: int, is_drained: bool = True) -> None:
         """One round at `now` (monotonic ns). Without a drained Observer only the headers tell who has work."""
-        found = self._judge(now, is_drained)
+        looks = self._ports.headers.look()
+        found = self._judge(looks, now, is_drained)
+        if is_drained and not self._has_resumed:
+            self._has_resumed = True
+            found = self._resume(found, looks, now)
         for one in found:
             if one.track.state == "stalled" and one.key not in self._stalls:
                 self._begin(one, now)
@@ -129,8 +135,24 @@ class Watchdog:
             await asyncio.gather(*self._telling, return_exceptions=True)
         self._ports.headers.close()
 
-    def _judge(self, now: int, is_drained: bool) -> list[_Found]:
-        looks = self._ports.headers.look()
+    def _resume(self, found: list[_Found], looks: Sequence[ProcessLook], now: int) -> list[_Found]:
+        """Go on with the stalls that an Observer before this one found, and record the end of those that are over."""
+        for stall in reversed(self._log.lasting()):
+            key = stall.engine or stall.role
+            if key in self._stalls:
+                continue
+            self._stalls[key] = stall
+            one = next((one for one in found if one.key == key and one.track.state in UNDER_WAY), None)
+            if one is None or not still_lasts(stall, looks):
+                self._end(key, now)
+                continue
+            track = one.track._replace(state="stalled", moved_at=stall.stuck_at, still_ns=self._limit_ns)
+            found[found.index(one)] = one._replace(track=track)
+            if not self._archive.has(stall):
+                self._begin_telling(stall)
+        return found
+
+    def _judge(self, looks: Sequence[ProcessLook], now: int, is_drained: bool) -> list[_Found]:
         engines = engines_of(looks)
         found = [self._judge_engine(engine, len(engines) == 1, is_drained, now) for engine in engines]
         servers = [look for look in looks if look.role.startswith(API_SERVER)]
@@ -194,6 +216,9 @@ class Watchdog:
         self._stalls[one.key] = stall
         self._record(stall)
         _logger.warning("%s It has stood still for %.1f s.", text, (now - stall.stuck_at) / NS)
+        self._begin_telling(stall)
+
+    def _begin_telling(self, stall: StallBegun) -> None:
         with contextlib.suppress(RuntimeError):  # without a loop, as in a test, nobody is told
             task = asyncio.get_running_loop().create_task(self._tell(stall), name="tell of a stall")
             self._telling.add(task)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from vllm_obs.telemetry.ring import RingError
+from vllm_obs.telemetry.ring import RingError, RingFormatError
 from vllm_obs.telemetry.ring_reader import RingReader
 from vllm_obs.telemetry.watchdog_rule import EngineLook, ProcessLook
 
@@ -29,9 +29,15 @@ class RunHeaders:
         self._discover()
         looks: list[ProcessLook] = []
         for inode, reader in self._readers.items():
-            if reader is not None and (look := _look_of(reader)) is not None:
+            if reader is None:
+                continue
+            try:
+                look = _look_of(reader)
+            except OSError:  # whatever it was, the next look may succeed
+                continue
+            if look is not None:
                 looks.append(look)
-            elif reader is not None:
+            else:
                 reader.close()
                 self._readers[inode] = None
         return looks
@@ -53,7 +59,8 @@ class RunHeaders:
             if (reader := self._readers.pop(inode)) is not None:
                 reader.close()
         for inode in present.keys() - self._readers.keys():
-            self._readers[inode] = _open(self._run_dir / present[inode])
+            with contextlib.suppress(RingError, OSError):  # it is tried again in the next look
+                self._readers[inode] = _open(self._run_dir / present[inode])
 
 
 def engines_of(looks: Iterable[ProcessLook]) -> list[EngineLook]:
@@ -76,19 +83,20 @@ def engine_label(role: str) -> str:
 
 
 def _open(path: Path) -> RingReader | None:
+    """None for a file that is no ring. RingError or OSError where it cannot be opened now."""
     try:
         return RingReader(path)
-    except (RingError, OSError):
+    except RingFormatError:
         return None
 
 
 def _look_of(reader: RingReader) -> ProcessLook | None:
-    """None once its writer has ended, or the file is damaged."""
+    """None once its writer has ended, or the file is damaged. Raises OSError."""
     try:
         header = reader.header()
         if header.closed_at or not reader.is_writer_alive():
             return None
-    except (RingError, OSError):
+    except RingError:
         return None
     found = _RANK.search(header.role) if header.role.startswith(WORKER) else None
     rank = int(found[1]) if found else 0 if header.role.startswith(WORKER) else -1

@@ -1,7 +1,9 @@
 """StallLog: the stalls of a run as its records tell them, and when a sequence was last sent to an engine."""
 
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from vllm_obs.telemetry.records import Record, RequestSubmitted, StallBegun, StallEnded
 from vllm_obs.telemetry.view import BaseView, Source
@@ -10,14 +12,14 @@ MAX_STALLS = 64
 
 
 class Stall(NamedTuple):
-    """One stall; `ended_at` is 0 while it lasts, or where the Observer that saw it begin did not see it end."""
+    """One stall; `ended_at` is 0 while it lasts, or where nobody was left to see it end."""
 
     begun: StallBegun
     ended_at: int = 0
 
 
 class StallLog(BaseView):
-    """The last MAX_STALLS, oldest first: of a live run since this Observer began, of a recording all it holds."""
+    """The last MAX_STALLS of the run, whichever Observer found them; of a recording those that it holds."""
 
     def __init__(self) -> None:
         self.submitted_at = 0
@@ -27,6 +29,20 @@ class StallLog(BaseView):
     def all(self) -> list[Stall]:
         """Oldest first."""
         return list(self._stalls)
+
+    def lasting(self) -> list[StallBegun]:
+        """Those whose end nobody has recorded."""
+        return [stall.begun for stall in self._stalls if not stall.ended_at]
+
+    def state(self) -> Any:
+        """For a checkpoint."""
+        return [self.submitted_at, list(self._stalls)]
+
+    def restore(self, state: Any) -> None:
+        """Go on from a checkpoint. TypeError or ValueError if it is none."""
+        submitted_at, stalls = state
+        self._stalls = deque(msgspec.convert(stalls, list[Stall]), maxlen=MAX_STALLS)
+        self.submitted_at = int(submitted_at)
 
     def record(self, source: Source, record: Record) -> None:
         """Take notice of the few kinds that matter here."""

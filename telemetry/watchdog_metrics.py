@@ -3,12 +3,11 @@
 from vllm_obs.telemetry.catalogue_own import STALL_ROLES
 from vllm_obs.telemetry.metric_series import Value
 from vllm_obs.telemetry.metric_store import MetricStore
-from vllm_obs.telemetry.records import ProcessStarted, Record, StallBegun, StallEnded
+from vllm_obs.telemetry.records import Record, StallBegun, StallEnded
 from vllm_obs.telemetry.view import BaseView, Source
 
 CORE, WORKER, SERVER = STALL_ROLES
 _KINDS = {"EngineCore": CORE, "Worker": WORKER, "APIServer": SERVER}
-_OBSERVER = "Observer"
 
 
 class StallMetrics(BaseView):
@@ -27,11 +26,6 @@ class StallMetrics(BaseView):
         elif kind is StallEnded:
             assert isinstance(record, StallEnded)
             self._stalled(record).set(0)
-        elif kind is ProcessStarted and source.role.startswith(_OBSERVER):
-            # What an earlier Observer saw begin may have ended unseen; a stall that lasts is found again.
-            for series in self._store.families["vllm_obs_stalled"].series.values():
-                assert isinstance(series, Value)
-                series.set(0)
 
     def _stalled(self, record: StallBegun | StallEnded) -> Value:
         return self._store.value("vllm_obs_stalled", record.engine, kind_of(record.role))

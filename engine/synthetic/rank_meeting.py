@@ -25,10 +25,11 @@ class RankMeeting:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.ftruncate(fd, _WORD_BYTES * num_ranks)
-            self._map = mmap.mmap(fd, _WORD_BYTES * num_ranks)
+            words = mmap.mmap(fd, _WORD_BYTES * num_ranks)
         finally:
             os.close(fd)
-        self._words = memoryview(self._map).cast("Q")
+        # Held for as long as the process lives, which ends without ceremony; the run directory's file goes with it.
+        self._words = memoryview(words).cast("Q")
 
     def meet(self, step: int) -> None:
         """Return when all ranks have come to this step. TimeoutError names one that has not."""
@@ -41,8 +42,3 @@ class RankMeeting:
                 raise TimeoutError(f"rank {late} did not come to step {step} within {MEET_TIMEOUT_SECONDS:g} s")
             self._sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP_SECONDS)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._words.release()
-        self._map.close()

@@ -1,22 +1,33 @@
 """The demo's parts: its options, the port it takes, its load, and ranks that always go on again."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
 import pytest
 from serving import free_port
 
-from vllm_obs.cli.demo import bind_demo_port, engine_args, greeting, server_config
-from vllm_obs.cli.demo_load import MAX_OPEN_REQUESTS, RegimeLoad, body_of
+from vllm_obs.cli.demo import (
+    EXIT_LOAD_FAILED,
+    DemoLoad,
+    bind_demo_port,
+    engine_args,
+    greeting,
+    main,
+    server_config,
+)
+from vllm_obs.cli.demo_load import MAX_OPEN_REQUESTS, RegimeLoad, body_of, owned_by
 from vllm_obs.cli.demo_options import DemoOptions, demo_options
 from vllm_obs.cli.demo_ranks import rank_processes, resume_ranks, stopped
 from vllm_obs.cli.listener import bind_port
-from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.engine.synthetic.regimes import REGIMES, SYNTHETIC_LIMITS, Arrival, Regime, Stream
 
 ME = psutil.Process().pid
@@ -169,6 +180,70 @@ def test_a_stall_stops_the_last_rank_and_ends_with_the_load(
     assert not is_stopped(ranks[1])
     assert not is_stopped(ranks[0])
     assert f"Worker_TP1 (pid {ranks[1].pid}) is stopped now, for 20 s" in capsys.readouterr().out
+
+
+def test_a_load_knows_no_other_root_than_the_process_that_started_it() -> None:
+    assert owned_by(os.getppid()) == os.getppid()
+    for pid in (1, NOBODY, ME):
+        if pid != os.getppid():
+            with pytest.raises(StartupError, match=f"process {pid}, which started this load, is gone"):
+                owned_by(pid)
+
+
+def test_a_load_that_dies_before_the_server_hears_signals_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    children: list[FakeLoad] = []
+
+    def spawn(module: str, title: str, configuration: dict[str, Any]) -> FakeLoad:
+        assert (title, configuration["root_pid"]) == ("DemoLoad", ME)
+        children.append(FakeLoad())
+        return children[-1]
+
+    def run(*args: Any) -> int:
+        """A server that takes its time to listen for signals."""
+        dying = threading.Thread(target=children[0].die)
+        dying.start()
+        time.sleep(0.2)
+        heard = threading.Event()
+        before = signal.signal(signal.SIGTERM, lambda *_: heard.set())
+        try:
+            assert heard.wait(10)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        dying.join(10)
+        return 0
+
+    monkeypatch.setattr("vllm_obs.cli.demo.spawn", spawn)
+    monkeypatch.setattr("vllm_obs.cli.demo._set_title", lambda: None)
+    monkeypatch.setattr("vllm_obs.server.serve.run", run)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert main(["--port", "0"]) == EXIT_LOAD_FAILED
+
+
+def test_a_load_that_dies_under_a_server_that_never_began_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = FakeLoad()
+    monkeypatch.setattr("vllm_obs.cli.demo.spawn", lambda *_: child)
+    load = DemoLoad(DemoOptions())
+    dying = threading.Thread(target=child.die)
+    dying.start()
+    load.stop()
+    dying.join(10)
+    assert not dying.is_alive()
+
+
+class FakeLoad:
+    """A child that dies when it is told to."""
+
+    def __init__(self) -> None:
+        self.callback: Callable[[str], None] = print
+
+    def on_exit(self, callback: Callable[[str], None]) -> None:
+        self.callback = callback
+
+    def stop(self, timeout_seconds: float) -> None:
+        pass
+
+    def die(self) -> None:
+        self.callback("DemoLoad was killed by SIGKILL")
 
 
 def await_stopped(process: psutil.Process) -> None:

@@ -1,5 +1,6 @@
 """The book of costs is bounded, and what it lets go of stays in the sums."""
 
+import msgspec
 import pytest
 from fact_stream import FactStream
 
@@ -47,6 +48,22 @@ def test_a_sequence_whose_api_server_died_ended_with_an_error() -> None:
     book = CostBook()
     book.closed(ledger_of("r", ""))
     assert book.sums() == {"none": AccountTotals(num_prompt_tokens=10, requests={"error": 1})}
+
+
+def test_the_last_that_are_over_outlive_the_observer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(economics_costs, "MAX_OVER_KEPT", 2)
+    book = CostBook()
+    for number in range(4):
+        book.submitted(f"r-{number}", "a")
+        book.add_steps(book.get(f"r-{number}"), 1)
+        if number:
+            book.finish(book.get(f"r-{number}"))
+    resumed = CostBook()
+    resumed.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(book.state())))
+    assert (list(resumed.live), list(resumed.over)) == (["r-0"], ["r-2", "r-3"])
+    assert resumed.over["r-3"] == book.over["r-3"]
+    resumed.add_steps(resumed.get("r-3"), 5)  # what came after the checkpoint is read again
+    assert resumed.sums() == {"a": AccountTotals(step_ns=8)}
 
 
 def test_what_is_finished_twice_counts_once() -> None:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from vllm_obs.telemetry.memory_ledger import FRESH_NS, LOOK_NS, MAX_PROCESSES, SETTLE_NS, MemoryLedger
+from vllm_obs.telemetry.memory_ledger import FRESH_NS, LOOK_NS, MAX_PROCESSES, REST, SETTLE_NS, MemoryLedger
 from vllm_obs.telemetry.memory_ledger_holding import Holding, Place
 from vllm_obs.telemetry.memory_ledger_measure import Measured
 from vllm_obs.telemetry.records import MemorySampled

@@ -78,7 +78,7 @@ def test_each_process_is_told_with_its_parts(observer: Observer, ledger: MemoryL
 
 def test_memory_of_which_no_part_is_known_is_told_as_a_sum() -> None:
     total = {"resident_bytes": 5 * MIB, "pss_bytes": None, "parts": {}}
-    assert sentence({"total": total, "processes": [{}]}) == "5.0 MiB are in RAM in 1 processes."
+    assert sentence({"total": total, "processes": [{}]}) == "5.0 MiB are in RAM in 1 process."
 
 
 def test_of_a_recording_what_was_looked_up_last_is_told(observer: Observer, ledger: MemoryLedger) -> None:

@@ -7,9 +7,9 @@ import pytest
 from scripted_run import ScriptedRun
 
 from vllm_obs.telemetry.observer import Observer
-from vllm_obs.telemetry.records import EngineStateChanged, StallBegun
+from vllm_obs.telemetry.records import EngineStateChanged, ProcessExited, StallBegun
 from vllm_obs.telemetry.ring_tail import RingTail
-from vllm_obs.telemetry.run_health import Health, health_of
+from vllm_obs.telemetry.run_health import Health, deaths_of, health_of
 
 S = 10**9
 SAYS = "Engine 0 has 0 running and 1 waiting, and does not move: EngineCore_DP0 (pid 7) is stopped by a signal."
@@ -57,3 +57,12 @@ def test_a_paused_engine_does_as_it_was_told(run: ScriptedRun, observer: Observe
     assert health(observer, run.now + 3600 * S) == Health("paused", says)
     run.core.record(EngineStateChanged("awake", run.pass_time(3_600_000)))
     assert health(observer, run.now + S) == Health("ok", "0 running, 1 waiting.")
+
+
+def test_an_end_that_was_ordered_is_no_death(run: ScriptedRun, observer: Observer) -> None:
+    run.api.record(ProcessExited("Worker_TP0", 8, -9, run.now, was_told=True))
+    run.api.record(ProcessExited("Worker_TP1", 9, -9, run.now))
+    health(observer, run.now)
+    assert [death.says for death in deaths_of(observer, run.now)] == [
+        "Worker_TP1 (pid 9) died of SIGKILL 0.0 s ago."
+    ]

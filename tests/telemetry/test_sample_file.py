@@ -1,6 +1,7 @@
 """Samples come out of their file as they went in; what is no such file is refused with its reason."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,13 @@ def without(name: str) -> Callable[[dict[str, Any]], Any]:
         lambda content: content.update(stacks=[[-1]]),
         lambda content: content["threads"][0]["runs"][0].__setitem__(0, 99),
         lambda content: content["threads"][0]["runs"][0].pop(),
+        lambda content: content["threads"][0]["runs"][0].__setitem__(2, math.nan),
+        lambda content: content["threads"][0]["runs"][0].__setitem__(3, -math.inf),
+        lambda content: content["threads"][0]["runs"][0].__setitem__(1, math.inf),
+        lambda content: content.update(rate_hz="nan"),
+        lambda content: content.update(rate_hz=10**400),
+        lambda content: content["cost"].update(cpu_seconds=math.inf),
+        lambda content: content["cost"].update(num_looks=math.inf),
     ],
 )
 def test_a_spoilt_file_is_refused(tmp_path: Path, spoil: Callable[[dict[str, Any]], Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from scripted_run import MODEL, ScriptedRun
 
@@ -230,6 +231,71 @@ def test_a_stall_is_told_with_stacks_and_written_down(
     assert [record.message for record in caplog.records if "stood still" in record.message] == [
         f"{stall.says} It has stood still for 10.0 s."
     ]
+
+
+def restarted(tmp_path: Path, before: Watched) -> Watched:
+    """Another Observer's watchdog, which knows what the one before kept in its checkpoint."""
+    watched = Watched(tmp_path)
+    watched.observer.tail = RingTail(tmp_path)
+    for record in before.records:
+        before.log.record(Source("Observer", 9, 90, ""), record)
+    watched.log.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(before.log.state())))
+    return watched
+
+
+def test_a_stall_goes_on_under_another_observer(tmp_path: Path, watched: Watched, run: ScriptedRun) -> None:
+    run.submit("a")
+    run.step("a")
+    run.core.doing(Activity.UPDATING)
+    last = watched.look_until(run.now, 11)
+    stall = stall_of(watched)
+    second = restarted(tmp_path, watched)
+    last = second.look_until(last + S, 30)
+    assert (second.watchdog.current(), second.records) == ([stall], [])
+    assert second.watchdog.states()["0"] == "stalled"
+    run.core.advance()
+    second.look(last + S)
+    ended = StallEnded("0", stall.role, stall.pid, stall.stuck_at, last + S)
+    assert (second.watchdog.current(), second.records) == ([], [ended])
+    asyncio.run(second.watchdog.close())
+    second.observer.close()
+
+
+def test_a_stall_that_ended_while_nobody_looked_is_ended(tmp_path: Path, watched: Watched, run: ScriptedRun) -> None:
+    run.submit("a")
+    run.core.doing(Activity.SCHEDULING)
+    last = watched.look_until(run.now, 11)
+    stall = stall_of(watched)
+    run.step("a")
+    second = restarted(tmp_path, watched)
+    second.look(last + S)
+    assert second.records == [StallEnded("0", stall.role, stall.pid, stall.stuck_at, last + S)]
+    second.look_until(last + S, 9)
+    assert (second.watchdog.current(), len(second.records)) == ([], 1)
+    asyncio.run(second.watchdog.close())
+    second.observer.close()
+
+
+def test_a_stall_that_was_not_told_of_is_told_by_the_next_observer_and_filed_once(
+    tmp_path: Path, watched: Watched, run: ScriptedRun
+) -> None:
+    run.submit("a")
+    run.core.doing(Activity.SCHEDULING)
+    last = watched.look_until(run.now, 11)  # without a loop, so that its stacks are never taken
+    told: list[StallBegun] = []
+
+    async def another_looks() -> None:
+        second = restarted(tmp_path, watched)
+        second.watchdog.on_stall(lambda stall, stacks: told.append(stall))
+        second.look(last)
+        await asyncio.gather(*second.watchdog._telling)
+        second.look(last + S)
+        await second.watchdog.close()
+        second.observer.close()
+
+    for _ in range(2):
+        asyncio.run(another_looks())
+    assert told == [stall_of(watched)]
 
 
 def test_only_the_last_stacks_are_kept(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The headers of a run's live processes are found, followed and let go of."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from vllm_obs.telemetry import watchdog_headers
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.flight_recorder import FlightRecorder
+from vllm_obs.telemetry.ring import RingError
+from vllm_obs.telemetry.ring_reader import RingReader
 from vllm_obs.telemetry.watchdog_headers import RunHeaders, engines_of
 from vllm_obs.telemetry.watchdog_rule import ProcessLook
 
@@ -60,6 +63,27 @@ def test_what_is_no_ring_and_a_directory_that_is_not_there_are_passed_over(tmp_p
     assert (headers.look(), headers.look()) == ([], [])
     headers.close()
     assert RunHeaders(tmp_path / "none").look() == []
+
+
+def test_a_ring_that_cannot_be_opened_or_looked_at_for_once_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers, writer = RunHeaders(tmp_path), ring(tmp_path, "EngineCore_DP0")
+    failures = [RingError("too many open files"), OSError(errno.ENOMEM, "no memory")]
+
+    def fail_first(path: Path) -> RingReader:
+        if failures:
+            raise failures.pop()
+        return RingReader(path)
+
+    monkeypatch.setattr(watchdog_headers, "RingReader", fail_first)
+    assert [len(headers.look()) for _ in range(3)] == [0, 0, 1]
+    with monkeypatch.context() as broken:
+        broken.setattr(RingReader, "is_writer_alive", lambda reader: os.fstat(-1))
+        assert headers.look() == []
+    assert len(headers.look()) == 1
+    headers.close()
+    writer.close()
 
 
 def test_no_more_rings_are_opened_than_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,13 +34,13 @@ def test_a_stall_is_a_level_while_it_lasts_and_a_count_for_ever() -> None:
     assert "vllm_obs_stalled{role=worker}" not in shown(facts)
 
 
-def test_another_observer_begins_with_nobody_stalled() -> None:
+def test_a_stall_outlives_the_observer_that_found_it() -> None:
     facts = MetricFacts()
     metrics = StallMetrics(facts.view.store)
     metrics.record(OBSERVER, STALL)
-    metrics.record(Source("APIServer_0", 1, 2, ""), ProcessStarted("APIServer_0", 1, 1, 1))
-    assert shown(facts)["vllm_obs_stalled{role=worker}"] == 1
     metrics.record(OBSERVER._replace(generation=91), ProcessStarted("Observer", 10, 1, 1))
+    assert shown(facts)["vllm_obs_stalled{role=worker}"] == 1
+    metrics.record(OBSERVER._replace(generation=91), ENDED)
     assert shown(facts) == {"vllm_obs_stalls_total{role=worker}": 1}
 
 

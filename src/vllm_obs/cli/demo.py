@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from dataclasses import asdict, replace
 
@@ -25,6 +26,9 @@ STALL_TIMEOUT_SECONDS = 3.0
 """Less than the stalls of the regimes last, so that they are noticed."""
 SHUTDOWN_SECONDS = 3.0
 LOAD_STOP_SECONDS = 2.0
+SIGNALS_SECONDS = 60.0
+"""How long the server may take to listen for signals, which takes it a second."""
+SIGNALS_POLL_SECONDS = 0.05
 
 _EXIT_CUT_OFF = 1
 """The server's exit code where requests were cut off; those of a demo are its own."""
@@ -47,7 +51,7 @@ def main(argv: list[str]) -> int:
         finally:
             load.stop()
     if load.failure:
-        print(f"vllm-obs: the load ended: {load.failure}", file=sys.stderr, flush=True)
+        print(failure_line(load.failure), file=sys.stderr, flush=True)
         return EXIT_LOAD_FAILED
     return 0 if code == _EXIT_CUT_OFF else code
 
@@ -108,20 +112,37 @@ class DemoLoad:
 
     def __init__(self, options: DemoOptions) -> None:
         self.failure = ""
-        self._is_stopping = False
-        self._child: Child = spawn(LOAD_MODULE, LOAD_TITLE, asdict(options))
+        self._stopping = threading.Event()
+        configuration = {"options": asdict(options), "root_pid": os.getpid()}
+        self._child: Child = spawn(LOAD_MODULE, LOAD_TITLE, configuration)
         self._child.on_exit(self._ended)
 
     def stop(self) -> None:
         """End it within seconds; idempotent."""
-        self._is_stopping = True
+        self._stopping.set()
         self._child.stop(LOAD_STOP_SECONDS)
 
     def _ended(self, cause: str) -> None:
         resume_ranks(os.getpid())
-        if not self._is_stopping:
+        if not self._stopping.is_set():
             self.failure = cause
-            os.kill(os.getpid(), signal.SIGTERM)
+            self._end_server()
+
+    def _end_server(self) -> None:
+        """SIGTERM, once the server listens for it: before that it would end this process without a word."""
+        deadline = time.monotonic() + SIGNALS_SECONDS
+        while not callable(signal.getsignal(signal.SIGTERM)):
+            if self._stopping.wait(SIGNALS_POLL_SECONDS):
+                return
+            if time.monotonic() >= deadline:
+                print(failure_line(self.failure), file=sys.stderr, flush=True)
+                os._exit(EXIT_LOAD_FAILED)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def failure_line(failure: str) -> str:
+    """What is said of a load that ended by itself."""
+    return f"vllm-obs: the load ended: {failure}"
 
 
 def _set_title() -> None:

@@ -16,7 +16,7 @@ from vllm_obs.cli.inspector import Inspector, InspectorError
 from vllm_obs.cli.live_run import find_inspector
 from vllm_obs.cli.printing import say
 from vllm_obs.engine.child_main import Owner, run_child
-from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.engine.model.source import SYNTHETIC_MODEL
 from vllm_obs.engine.synthetic.prompts import prompt_of
 from vllm_obs.engine.synthetic.regimes import REGIMES, Arrival, Regime, Stall, rng_of
@@ -178,9 +178,17 @@ async def drained(url: str) -> None:
             return
 
 
+def owned_by(root_pid: int) -> int:
+    """The demo's process, whose ranks may be stopped. StartupError where it is not this one's parent any more."""
+    if os.getppid() != root_pid:
+        raise StartupError(f"process {root_pid}, which started this load, is gone")
+    return root_pid
+
+
 async def serve(owner: Owner) -> None:
     """Send until the owner orders the end; no longer than its server lets requests in."""
-    options = DemoOptions(**owner.configuration)
+    options = DemoOptions(**owner.configuration["options"])
+    root_pid = owned_by(owner.configuration["root_pid"])
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def end() -> None:
@@ -188,7 +196,7 @@ async def serve(owner: Owner) -> None:
 
     owner.on_stop(end)
     client = BenchClient(BenchOptions(base_url=api_url(options)))
-    driving = asyncio.create_task(DemoDriver(options, client, os.getppid()).run())
+    driving = asyncio.create_task(DemoDriver(options, client, root_pid).run())
     watching = asyncio.create_task(drained(api_url(options)))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({driving, watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
