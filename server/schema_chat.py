@@ -108,7 +108,7 @@ class ChatMessage(StrictModel):
             )
         return self
 
-    def for_template(self, form: ContentForm) -> dict[str, Any]:
+    def for_template(self, form: ContentForm = ContentForm.TEXT) -> dict[str, Any]:
         """The message as templates know it, its content in the form that this one takes."""
         message: dict[str, Any] = {
             "role": "system" if self.role == "developer" else self.role,

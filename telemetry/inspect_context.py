@@ -28,6 +28,10 @@ class QuantileSource(Protocol):
         """Each measure's summary over a window that ends now."""
 
 
+async def _nothing() -> None:
+    """Of a recording there is nothing to be looked at."""
+
+
 @dataclass
 class InspectContext:
     """`catch_up` drains what was recorded up to now; `render_metrics` makes the body and content type of /metrics
@@ -49,6 +53,8 @@ class InspectContext:
     """None of a recording, where nobody can stand still any more."""
     hub: EventHub = field(default_factory=EventHub)
     memory: MemoryLedger = field(default_factory=MemoryLedger)
+    refresh_memory: Callable[[], Awaitable[None]] = _nothing
+    """Looks at the memory of every live process, without holding up the loop."""
     incidents: IncidentLog | None = None
 
 

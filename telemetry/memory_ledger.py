@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
+from vllm_obs.telemetry.memory_ledger_glance import glance
 from vllm_obs.telemetry.memory_ledger_holding import PARTS, Holding, Place
 from vllm_obs.telemetry.memory_ledger_measure import Measured, measure
 from vllm_obs.telemetry.records import MemorySampled, Record
@@ -12,7 +13,7 @@ from vllm_obs.telemetry.view import BaseView, Source
 
 MAX_PROCESSES = 256
 LOOK_NS = 60 * 10**9
-"""A process is looked up so often without being asked for; looking takes the Observer some ten milliseconds."""
+"""A process is looked up so often without being asked for; looking takes some ten milliseconds."""
 SETTLE_NS = 2 * 10**9
 """What has just recorded a part of its start is looked up a little later."""
 FRESH_NS = 10**9
@@ -21,18 +22,47 @@ REST = 100
 """Nor is it for so many times as long as the look took. During one the process can map and unmap nothing, as the
 kernel holds its list of areas: some 20 ms for each GiB that it has in RAM, a hundredth of the time at most."""
 
-Look = Callable[[Holding], Measured | None]
 Who = tuple[str, int]
 """A process: its role and its pid."""
 
 
-class MemoryLedger(BaseView):
-    """What each process recorded, and what was found where it lives.
+class Errand(NamedTuple):
+    """A process to look up, as it was known when that was decided; shares nothing with the ledger."""
 
-    `look` is how that is done, `clock` (ns) by which it is told how long it took.
+    holding: Holding
+    known: dict[str, int] | None
+    """Sizes of its parts as they were looked up last."""
+    is_glance: bool
+    """Whether a rough look is enough where the process is large."""
+
+    @property
+    def who(self) -> Who:
+        """The process."""
+        return self.holding.role, self.holding.pid
+
+
+class Seen(NamedTuple):
+    """What came of an errand (None: it is gone or cannot be looked at), and how long it took the thread."""
+
+    found: Measured | None
+    num_ns: int
+
+
+Look = Callable[[Errand], Measured | None]
+
+
+def look_up(errand: Errand) -> Measured | None:
+    """Look at a live process."""
+    return glance(errand.holding, errand.known) if errand.is_glance else measure(errand.holding)
+
+
+class MemoryLedger(BaseView):
+    """What each process recorded, and what was found where it lives. Used from one thread, all but `run`.
+
+    `look` is how a process is looked up, `clock` (ns) by which it is told how long that took.
     """
 
-    def __init__(self, look: Look = measure, clock: Callable[[], int] = time.thread_time_ns) -> None:
+    def __init__(self, look: Look = look_up, clock: Callable[[], int] = time.thread_time_ns) -> None:
         self._look = look
         self._clock = clock
         self._holdings: dict[Who, Holding] = {}
@@ -40,6 +70,7 @@ class MemoryLedger(BaseView):
         self._told_at: dict[Who, int] = {}
         """When what was found was handed out to be recorded last, or was to be."""
         self._found: dict[Who, Measured] = {}
+        self._looked_at: dict[Who, int] = {}
 
     def record(self, source: Source, record: Record) -> None:
         """A sample, which the Observer itself may have recorded of another process."""
@@ -58,24 +89,42 @@ class MemoryLedger(BaseView):
         """What was found when that process was looked up last."""
         return self._found.get(who)
 
-    def measured(self, who: Who, now: int) -> Measured | None:
-        """The process as it is now (monotonic ns), to a second or, if large, REST times as long as a look takes.
+    def looked_at(self, who: Who) -> int:
+        """When that was (monotonic ns); 0 where nothing was found."""
+        return self._looked_at.get(who, 0)
 
-        None where it is gone or cannot be looked at.
-        """
-        if now < self._fresh_until.get(who, now):
-            return self._found.get(who)
+    def is_fresh(self, who: Who, now: int) -> bool:
+        """Whether it was looked up so lately that it is not to be again: FRESH_NS or REST times a look ago."""
+        return now < self._fresh_until.get(who, now)
+
+    def errand(self, who: Who, is_glance: bool = False) -> Errand:
+        """What to `run` to look that process up."""
+        holding, found = self._of(who), self._found.get(who)
+        known = found.parts if found is not None else _parts_of(holding.last)
+        copy = replace(holding, added=dict(holding.added), allocated=dict(holding.allocated))
+        return Errand(copy, known, is_glance)
+
+    def run(self, errand: Errand) -> Seen:
+        """Look it up: tens of milliseconds or more, so in a thread that nobody waits for. Touches nothing else."""
         begun_at = self._clock()
-        found = self._look(self._of(who))
-        self._fresh_until[who] = now + max(FRESH_NS, REST * (self._clock() - begun_at))
+        found = self._look(errand)
+        return Seen(found, self._clock() - begun_at)
+
+    def take(self, errand: Errand, seen: Seen, now: int) -> None:
+        """What an errand that was run at `now` (monotonic ns) has brought."""
+        who, found = errand.who, seen.found
+        if who not in self._holdings:
+            return
+        if found is None or not found.is_rough:
+            self._fresh_until[who] = now + max(FRESH_NS, REST * seen.num_ns)
         if found is None:
             self._found.pop(who, None)
+            self._looked_at.pop(who, None)
         else:
-            self._found[who] = found
-        return found
+            self._found[who], self._looked_at[who] = found, now
 
-    def tick(self, live: Iterable[Who], now: int) -> MemorySampled | None:
-        """Look one of these processes up if it is time; what is to be recorded of it."""
+    def next_due(self, live: Iterable[Who], now: int) -> Who | None:
+        """The one of these processes whose turn it is, if it is anybody's; those that are gone are forgotten."""
         live = set(live)
         for who in (self._fresh_until.keys() | self._told_at.keys()) - live:
             self._let_go(who)
@@ -83,11 +132,17 @@ class MemoryLedger(BaseView):
         if now - told_at < LOOK_NS:
             return None
         self._told_at[who] = now
-        found = self.measured(who, now)
+        return who
+
+    def sample(self, who: Who) -> MemorySampled | None:
+        """What is to be recorded of what was found last."""
+        found = self._found.get(who)
         if found is None:
             return None
         sizes = {part: found.parts[part] for part in PARTS if part in found.parts}
-        return MemorySampled(*who, "", found.resident_bytes, list(sizes), list(sizes.values()), now)
+        return MemorySampled(
+            *who, "", found.resident_bytes, list(sizes), list(sizes.values()), self._looked_at[who]
+        )
 
     def state(self) -> list[Any]:
         """What the processes recorded; what was found can be found again."""
@@ -114,3 +169,8 @@ class MemoryLedger(BaseView):
         self._fresh_until.pop(who, None)
         self._told_at.pop(who, None)
         self._found.pop(who, None)
+        self._looked_at.pop(who, None)
+
+
+def _parts_of(sample: MemorySampled | None) -> dict[str, int] | None:
+    return dict(zip(sample.parts, sample.part_bytes, strict=False)) if sample is not None else None

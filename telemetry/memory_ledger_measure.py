@@ -13,12 +13,14 @@ from vllm_obs.telemetry.memory_ledger_pages import ResidentPages
 class Measured(NamedTuple):
     """`parts` are resident bytes by part, only those that there are; they share no byte.
 
-    `pss_bytes` counts a page that several processes share by its share in each.
+    `pss_bytes` counts a page that several processes share by its share in each. `is_rough` says that only the sums
+    were looked up, and the parts are those that were known before.
     """
 
     resident_bytes: int
     pss_bytes: int
     parts: dict[str, int]
+    is_rough: bool = False
 
     @property
     def unaccounted_bytes(self) -> int:

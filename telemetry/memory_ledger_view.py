@@ -15,13 +15,14 @@ from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.process_table import ProcessFacts
 
 FIRST_ENGINE = "0"
+NS = 1e9
 _ENGINE_ROLE = "EngineCore_DP"
 
 Row = dict[str, Any]
 
 
 def memory_view(observer: Observer, ledger: MemoryLedger) -> Row:
-    """Every live process's memory as it is now; of a recording, as it was looked up last.
+    """Every live process's memory as it was looked up last, and how long ago.
 
     Bytes; `share` is of what is resident. `total` adds up the resident bytes of all processes; `pss_bytes` counts
     what they share once.
@@ -37,8 +38,10 @@ def memory_view(observer: Observer, ledger: MemoryLedger) -> Row:
 
 
 def _process(facts: ProcessFacts, ledger: MemoryLedger, is_live: bool, now: int) -> Row:
-    found = ledger.measured((facts.role, facts.pid), now) if is_live else None
-    holding = ledger.holding((facts.role, facts.pid)) or Holding(facts.role, facts.pid)
+    who = (facts.role, facts.pid)
+    found = ledger.found(who) if is_live else None
+    holding = ledger.holding(who) or Holding(*who)
+    looked_at = ledger.looked_at(who) if found else holding.last.sampled_at if holding.last else 0
     parts, resident = (found.parts, found.resident_bytes) if found else _recorded(holding)
     unaccounted = max(0, resident - sum(parts.values()))
     return {
@@ -46,6 +49,9 @@ def _process(facts: ProcessFacts, ledger: MemoryLedger, is_live: bool, now: int)
         "pid": facts.pid,
         "state": facts.state,
         "is_measured": found is not None,
+        "is_rough": found is not None and found.is_rough,
+        "looked_at": looked_at or None,
+        "age_seconds": max(0, now - looked_at) / NS if looked_at else None,
         "resident_bytes": resident,
         "pss_bytes": found.pss_bytes if found else None,
         "accounted": 1 - unaccounted / resident if resident else None,

@@ -11,6 +11,7 @@ from vllm_obs.telemetry.inspect_server import InspectServer
 from vllm_obs.telemetry.inspect_state import run_view
 from vllm_obs.telemetry.inspect_steps import NewSteps
 from vllm_obs.telemetry.memory_ledger import MemoryLedger
+from vllm_obs.telemetry.memory_ledger_looks import MemoryLooks
 from vllm_obs.telemetry.memory_metrics import MemoryMetrics
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.observer_config import ObserverConfig
@@ -56,6 +57,7 @@ class ObserverService:
         observer.add_views([self._new_steps])
         self.memory = MemoryLedger()
         observer.add_views([self.memory])
+        self._looks = MemoryLooks(self.memory, lambda record: self.recorder.record(record))
         self._memory_metrics = MemoryMetrics(self.views.metrics.store, self.memory)
         self._loop = ObserverLoop(observer, self._upkeep)
         stall_log = StallLog()
@@ -79,6 +81,7 @@ class ObserverService:
             verdict=self.views.verdict,
             watchdog=self.watchdog,
             memory=self.memory,
+            refresh_memory=self._refresh_memory,
             incidents=self.views.incidents,
         )
         self._num_events = 0
@@ -118,6 +121,7 @@ class ObserverService:
     async def close(self) -> None:
         """Send what the exporters still hold (in a thread, with a deadline) and let go of everything."""
         await self.profiles.close()
+        await self._looks.close()
         await asyncio.to_thread(self.views.close, self.observer.now())
         if self.watchdog is not None:
             await self.watchdog.close()
@@ -162,19 +166,21 @@ class ObserverService:
         self.recorder.heartbeat(time.monotonic_ns())
         self.say_alive()
         self.views.tick(now)
-        self._look_at_memory(now)
+        self._look_at_memory()
         if self.filer is not None:
             self.filer.look(now)
         self.observer.facts.save(time.monotonic_ns(), time.time_ns())
         if time.monotonic_ns() >= self._save_due_at:
             self._save()
 
-    def _look_at_memory(self, now: int) -> None:
+    def _look_at_memory(self) -> None:
         """One process at a time; what is found is recorded, so that it can be read after the run."""
         if self.observer.is_live:
-            sample = self.memory.tick(self._live(), now)
-            if sample is not None:
-                self.recorder.record(sample)
+            self._looks.tick(self._live())
+
+    async def _refresh_memory(self) -> None:
+        if self.observer.is_live:
+            await self._looks.refresh(self._live())
 
     def _live(self) -> list[tuple[str, int]]:
         """The processes of the run that have not ended, by role and pid."""

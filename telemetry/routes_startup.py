@@ -19,6 +19,7 @@ def startup_router(context: InspectContext) -> APIRouter:
 
     @router.get("/inspect/memory", summary="Where memory is, by process and part, and how much room is left")
     async def memory() -> Response:
+        await context.refresh_memory()
         return Answer(memory_view(observer, context.memory))
 
     return router

@@ -136,7 +136,7 @@ class Watchdog:
         self._ports.headers.close()
 
     def _resume(self, found: list[_Found], looks: Sequence[ProcessLook], now: int) -> list[_Found]:
-        """Go on with the stalls that an Observer before this one found, and record the end of those that are over."""
+        """Go on with the stalls that an earlier Observer found, and record the end of those that are over."""
         for stall in reversed(self._log.lasting()):
             key = stall.engine or stall.role
             if key in self._stalls:

@@ -28,7 +28,7 @@ class RankMeeting:
             words = mmap.mmap(fd, _WORD_BYTES * num_ranks)
         finally:
             os.close(fd)
-        # Held for as long as the process lives, which ends without ceremony; the run directory's file goes with it.
+        # Nobody closes it: a rank's process ends without ceremony, and the file goes with the run directory.
         self._words = memoryview(words).cast("Q")
 
     def meet(self, step: int) -> None:

@@ -3,7 +3,16 @@
 import msgspec
 import pytest
 
-from vllm_obs.telemetry.memory_ledger import FRESH_NS, LOOK_NS, MAX_PROCESSES, REST, SETTLE_NS, MemoryLedger
+from vllm_obs.telemetry.memory_ledger import (
+    FRESH_NS,
+    LOOK_NS,
+    MAX_PROCESSES,
+    REST,
+    SETTLE_NS,
+    Errand,
+    MemoryLedger,
+    Who,
+)
 from vllm_obs.telemetry.memory_ledger_holding import Holding, Place
 from vllm_obs.telemetry.memory_ledger_measure import Measured
 from vllm_obs.telemetry.records import MemorySampled
@@ -21,9 +30,23 @@ class Looks:
         self.asked: list[tuple[str, int]] = []
         self.found: Measured | None = Measured(100, 80, {"heap": 30, "libraries": 60})
 
-    def __call__(self, holding: Holding) -> Measured | None:
-        self.asked.append((holding.role, holding.pid))
+    def __call__(self, errand: Errand) -> Measured | None:
+        self.asked.append(errand.who)
         return self.found
+
+
+def measured(ledger: MemoryLedger, who: Who, now: int, is_glance: bool = False) -> Measured | None:
+    """What is found of that process, looked up unless it was lately."""
+    if not ledger.is_fresh(who, now):
+        errand = ledger.errand(who, is_glance)
+        ledger.take(errand, ledger.run(errand), now)
+    return ledger.found(who)
+
+
+def tick(ledger: MemoryLedger, live: list[Who], now: int) -> MemorySampled | None:
+    """Look at the one whose turn it is; what is recorded."""
+    who = ledger.next_due(live, now)
+    return ledger.sample(who) if who is not None and measured(ledger, who, now) is not None else None
 
 
 def sampled(phase: str, parts: dict[str, int], at: int = NOW, ranges: tuple[list[int], ...] = ()) -> MemorySampled:
@@ -50,34 +73,34 @@ def test_what_a_process_recorded_is_kept_under_its_own_role() -> None:
 def test_one_process_at_a_time_is_looked_up_once_a_minute() -> None:
     looks = Looks()
     ledger = MemoryLedger(looks)
-    first = ledger.tick([API, CORE], NOW)
+    first = tick(ledger, [API, CORE], NOW)
     assert first == MemorySampled("APIServer_0", 1, "", 100, ["libraries", "heap"], [60, 30], NOW)
-    assert ledger.tick([API, CORE], NOW + 1) is not None
-    assert ledger.tick([API, CORE], NOW + 2) is None
-    assert ledger.tick([API, CORE], NOW + LOOK_NS - 1) is None
-    assert ledger.tick([API, CORE], NOW + LOOK_NS) is not None
+    assert tick(ledger, [API, CORE], NOW + 1) is not None
+    assert tick(ledger, [API, CORE], NOW + 2) is None
+    assert tick(ledger, [API, CORE], NOW + LOOK_NS - 1) is None
+    assert tick(ledger, [API, CORE], NOW + LOOK_NS) is not None
     assert looks.asked == [API, CORE, API]
-    assert ledger.tick([], NOW + 9 * LOOK_NS) is None
+    assert tick(ledger, [], NOW + 9 * LOOK_NS) is None
 
 
 def test_one_that_got_further_in_its_start_is_looked_up_soon() -> None:
     looks = Looks()
     ledger = MemoryLedger(looks)
-    ledger.tick([CORE], NOW)
+    tick(ledger, [CORE], NOW)
     ledger.record(CORE_SOURCE, sampled("warm-up", {}, NOW + 5))
-    assert ledger.tick([CORE], NOW + 5 + SETTLE_NS - 1) is None
-    assert ledger.tick([CORE], NOW + 5 + SETTLE_NS) is not None
+    assert tick(ledger, [CORE], NOW + 5 + SETTLE_NS - 1) is None
+    assert tick(ledger, [CORE], NOW + 5 + SETTLE_NS) is not None
 
 
 def test_what_is_asked_for_often_is_looked_up_once_a_second() -> None:
     looks = Looks()
     ledger = MemoryLedger(looks)
-    assert [ledger.measured(API, NOW + at) for at in (0, 1, FRESH_NS - 1)] == [looks.found] * 3
+    assert [measured(ledger, API, NOW + at) for at in (0, 1, FRESH_NS - 1)] == [looks.found] * 3
     assert len(looks.asked) == 1
-    assert ledger.tick([API], NOW + 2) is not None  # it is recorded all the same
+    assert tick(ledger, [API], NOW + 2) is not None  # it is recorded all the same
     assert len(looks.asked) == 1
     looks.found = None
-    assert ledger.measured(API, NOW + FRESH_NS) is None
+    assert measured(ledger, API, NOW + FRESH_NS) is None
     assert ledger.found(API) is None
 
 
@@ -85,7 +108,7 @@ def test_one_that_takes_long_to_look_up_is_left_alone_for_long() -> None:
     looks, moments = Looks(), iter([0, 30_000_000, 50_000_000, 50_000_001])
     ledger = MemoryLedger(looks, lambda: next(moments))
     for at in (0, FRESH_NS, REST * 30_000_000 - 1, REST * 30_000_000):
-        assert ledger.measured(CORE, NOW + at) == looks.found
+        assert measured(ledger, CORE, NOW + at) == looks.found
     assert len(looks.asked) == 2
 
 
@@ -93,7 +116,7 @@ def test_a_process_that_cannot_be_looked_at_is_not_asked_for_all_the_time() -> N
     looks = Looks()
     looks.found = None
     ledger = MemoryLedger(looks)
-    assert [ledger.tick([API], NOW + at) for at in range(5)] == [None] * 5
+    assert [tick(ledger, [API], NOW + at) for at in range(5)] == [None] * 5
     assert len(looks.asked) == 1
 
 
@@ -114,5 +137,25 @@ def test_what_was_recorded_survives_the_observer() -> None:
 def test_processes_are_bounded() -> None:
     ledger = MemoryLedger(Looks())
     for pid in range(3 * MAX_PROCESSES):
-        ledger.measured(("Worker_TP0", pid), NOW)
+        measured(ledger, ("Worker_TP0", pid), NOW)
     assert (len(ledger._holdings), len(ledger._fresh_until), len(ledger._found)) == (MAX_PROCESSES,) * 3
+
+
+def test_a_glance_keeps_no_whole_look_away_and_knows_the_parts_of_the_last() -> None:
+    looks, errands = Looks(), []
+
+    def look(errand: Errand) -> Measured | None:
+        errands.append(errand)
+        return looks(errand)
+
+    ledger = MemoryLedger(look)
+    ledger.record(CORE_SOURCE, MemorySampled(*CORE, "", 100, ["heap"], [9], NOW))
+    looks.found = Measured(100, 80, {"heap": 30}, is_rough=True)
+    assert measured(ledger, CORE, NOW, is_glance=True) == looks.found
+    assert (ledger.is_fresh(CORE, NOW), ledger.looked_at(CORE)) == (False, NOW)
+    looks.found = Measured(100, 80, {"heap": 40})
+    assert measured(ledger, CORE, NOW + 5) == looks.found
+    assert (ledger.is_fresh(CORE, NOW + 6), ledger.looked_at(CORE)) == (True, NOW + 5)
+    ledger.errand(CORE).holding.added["heap"] = 5
+    assert ledger.holding(CORE) == Holding(*CORE, last=MemorySampled(*CORE, "", 100, ["heap"], [9], NOW))
+    assert [(errand.known, errand.is_glance) for errand in errands] == [({"heap": 9}, True), ({"heap": 30}, False)]

@@ -9,8 +9,7 @@ import pytest
 from scripted_run import ScriptedRun
 
 from vllm_obs.telemetry.catalogue import CATALOGUE
-from vllm_obs.telemetry.memory_ledger import MemoryLedger
-from vllm_obs.telemetry.memory_ledger_holding import Holding
+from vllm_obs.telemetry.memory_ledger import Errand, MemoryLedger
 from vllm_obs.telemetry.memory_ledger_measure import Measured
 from vllm_obs.telemetry.memory_ledger_view import memory_view
 from vllm_obs.telemetry.memory_ledger_words import hints, sentence
@@ -27,8 +26,13 @@ FOUND = {
 }
 
 
-def look(holding: Holding) -> Measured | None:
-    return FOUND.get(holding.role)
+def look(errand: Errand) -> Measured | None:
+    return FOUND.get(errand.holding.role)
+
+
+def look_at(ledger: MemoryLedger, who: tuple[str, int], now: int) -> None:
+    errand = ledger.errand(who)
+    ledger.take(errand, ledger.run(errand), now)
 
 
 @pytest.fixture
@@ -54,8 +58,14 @@ def observer(tmp_path: Path, ledger: MemoryLedger) -> Iterator[Observer]:
 
 
 def test_each_process_is_told_with_its_parts(observer: Observer, ledger: MemoryLedger) -> None:
+    assert memory_view(observer, ledger)["processes"] == []
+    moment = observer.now() - 3 * 10**9
+    for process in observer.state.processes.all():
+        look_at(ledger, (process.role, process.pid), moment)
     view = memory_view(observer, ledger)
     api, core = view["processes"]
+    assert (api["is_measured"], api["is_rough"], api["looked_at"]) == (True, False, moment)
+    assert 3 <= api["age_seconds"] < 60
     assert (api["role"], api["resident_bytes"], api["pss_bytes"]) == ("APIServer_0", 100 * MIB, 80 * MIB)
     assert (api["accounted"], api["unaccounted_bytes"]) == (pytest.approx(0.9), 10 * MIB)
     assert core["parts"] == [
@@ -89,6 +99,7 @@ def test_of_a_recording_what_was_looked_up_last_is_told(observer: Observer, ledg
     view = memory_view(observer, ledger)
     (core,) = view["processes"]
     assert (core["is_measured"], core["resident_bytes"], core["accounted"]) == (False, 50, pytest.approx(0.8))
+    assert (core["looked_at"], core["age_seconds"]) == (9, pytest.approx((observer.now() - 9) / 1e9, abs=60))
     assert (core["pss_bytes"], view["total"]["pss_bytes"], view["limits"]) == (None, None, {})
 
 
@@ -113,7 +124,7 @@ def test_levels_of_a_process_that_is_gone_are_zero(ledger: MemoryLedger) -> None
     who = ("EngineCore_DP0", 2)
     metrics.refresh([who])
     assert store.value(NAME, "EngineCore", "DP0", "weights").number == 0
-    ledger.measured(who, 10**18)
+    look_at(ledger, who, 10**18)
     metrics.refresh([who])
     levels = {labels[2]: value.number for labels, value in store.families[NAME].series.items() if value.number}
     assert levels == {"weights": 300 * MIB, "kv_cache": 90 * MIB, "unaccounted": 10 * MIB}

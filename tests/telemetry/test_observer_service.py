@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from scripted_run import ScriptedRun
 
+from vllm_obs.telemetry.flight_recorder import FlightRecorder
 from vllm_obs.telemetry.inspect_state import telemetry_view
 from vllm_obs.telemetry.observer_config import ObserverConfig
 from vllm_obs.telemetry.observer_process import CHECKPOINT_NAME, open_service
 from vllm_obs.telemetry.observer_service import SAVE_PAUSE, ObserverService
+from vllm_obs.telemetry.records import StallBegun
 
 Opened = Callable[[], ObserverService]
 
@@ -90,6 +92,19 @@ def test_a_second_service_goes_on_where_the_first_was(run: ScriptedRun, opened: 
     assert (ledger.num_steps, sum(ledger.stage_ns().values())) == (2, ledger.latency_ns)
     assert second.observer.state.invariants.num_broken == 0
     assert second.observer.cost.cpu_seconds_before > 0
+
+
+def test_a_stall_that_lasts_is_known_to_the_next_service(run: ScriptedRun, opened: Opened, tmp_path: Path) -> None:
+    run.serve("a")
+    stall = StallBegun("0", "EngineCore_DP0", 7, -1, "executing", 3, "T", "It stands still.", 1, 11)
+    ring = FlightRecorder(tmp_path / "Observer.ring", "Observer", 65536)
+    ring.record(stall)
+    first = opened()
+    first.save()
+    for service in (first, opened()):
+        assert service.context.stall_log.lasting() == [stall]
+        assert b'vllm_obs_stalls_total{engine="0",role="engine_core"} 1.0' in service.views.render("")[0]
+    ring.close()
 
 
 @pytest.mark.parametrize("part", ["run", "metrics", "cost"])

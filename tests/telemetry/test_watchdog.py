@@ -261,7 +261,9 @@ def test_a_stall_goes_on_under_another_observer(tmp_path: Path, watched: Watched
     second.observer.close()
 
 
-def test_a_stall_that_ended_while_nobody_looked_is_ended(tmp_path: Path, watched: Watched, run: ScriptedRun) -> None:
+def test_a_stall_that_ended_while_nobody_looked_is_ended(
+    tmp_path: Path, watched: Watched, run: ScriptedRun
+) -> None:
     run.submit("a")
     run.core.doing(Activity.SCHEDULING)
     last = watched.look_until(run.now, 11)
