@@ -79,9 +79,18 @@ class Child:
         Raises ConfigError or StartupError with the child's own cause when it ended without saying it.
         """
         with self._changed:
-            if kind not in self._messages and self.exit_cause is not None:
-                raise self._startup_error()
+            if kind not in self._messages:
+                self._require_life()
             return self._messages.get(kind)
+
+    def require_life(self) -> None:
+        """ConfigError or StartupError with the child's own cause when it has ended, whatever it said before."""
+        with self._changed:
+            self._require_life()
+
+    def _require_life(self) -> None:
+        if self.exit_cause is not None:
+            raise self._startup_error()
 
     def wait_for(self, kind: str, timeout_seconds: float) -> Any:
         """As `message`, waiting for it; StartupError when `timeout_seconds` pass first."""

@@ -72,11 +72,12 @@ class EngineLink:
         self._has_outputs = self._has_outputs or bool(self._outputs_monitor.poll(0))
         try:
             payload = self.child.message(READY)
+            if payload is None or not self._has_said_hello or not self._has_outputs:
+                self.child.require_life()  # one that ended after READY says nothing any more
+                return None
         except VllmObsError:
             self.record_exit()
             raise
-        if payload is None or not self._has_said_hello or not self._has_outputs:
-            return None
         self._take_names_away()
         facts: EngineFacts = read_fields(EngineFacts, payload, ArrayReader([]))
         return facts

@@ -269,6 +269,19 @@ def test_a_client_that_is_not_ready_in_time_says_so() -> None:
         client.shutdown()
 
 
+def test_an_engine_that_ends_after_it_said_ready_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = AsyncMPClient.launch(tiny_config(), module=FAKE_ENGINE)
+    try:
+        client._link.child.wait_for("READY", START_SECONDS)
+        os.kill(client._link.child.pid, signal.SIGKILL)
+        assert client._link.child.wait(START_SECONDS)
+        monkeypatch.setattr(client._link, "_take_hello", lambda: False)
+        with pytest.raises(StartupError, match="killed by SIGKILL"):
+            asyncio.run(client.ready())
+    finally:
+        client.shutdown()
+
+
 def test_the_clients_of_processes_load_no_torch() -> None:
     script = (
         "import sys; import vllm_obs.engine.client, vllm_obs.engine.process; "
