@@ -21,6 +21,7 @@ from vllm_obs.server.openapi import install_openapi
 from vllm_obs.server.request_label import RequestLabel
 from vllm_obs.server.request_record import RequestRecord
 from vllm_obs.server.routes_chat import chat_router
+from vllm_obs.server.routes_chat_batch import chat_batch_router
 from vllm_obs.server.routes_completion import completion_router
 from vllm_obs.server.routes_embeddings import embeddings_router
 from vllm_obs.server.routes_health import health_router
@@ -71,6 +72,7 @@ def build_app(api: ApiServer) -> FastAPI:
 _ROUTERS = (
     completion_router,
     chat_router,
+    chat_batch_router,
     messages_router,
     responses_router,
     embeddings_router,

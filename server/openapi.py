@@ -12,6 +12,7 @@ from vllm_obs.server import reply_models_resources as resources
 from vllm_obs.server.anthropic_paths import PATHS as ANTHROPIC_PATHS
 from vllm_obs.server.public_paths import PROBES
 from vllm_obs.server.schema_chat import ChatCompletionRequest
+from vllm_obs.server.schema_chat_batch import BatchChatRequest
 from vllm_obs.server.schema_completion import CompletionRequest
 from vllm_obs.server.schema_embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
 from vllm_obs.server.schema_messages import CountTokensRequest, MessagesRequest
@@ -47,6 +48,7 @@ class AnthropicErrorReply(ErrorReply):
 BODIES: tuple[type[BaseModel], ...] = (
     CompletionRequest,
     ChatCompletionRequest,
+    BatchChatRequest,
     MessagesRequest,
     CountTokensRequest,
     ResponsesRequest,
@@ -64,6 +66,7 @@ REPLIES: dict[str, type[BaseModel]] = {
     "post /v1/completions": replies.CompletionReply,
     "post /v1/completions/render": replies.RenderedPrompt,
     "post /v1/chat/completions": replies.ChatCompletionReply,
+    "post /v1/chat/completions/batch": replies.ChatCompletionReply,
     "post /v1/chat/completions/render": replies.RenderedPrompt,
     "post /v1/messages": resources.AnthropicMessage,
     "post /v1/messages/count_tokens": resources.CountTokensReply,

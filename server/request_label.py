@@ -14,8 +14,8 @@ class RequestLabel:
 
     Every reply carries the label as X-Request-Id unless that is switched off (also as Request-Id to clients of
     Anthropic's API), and its trace where there is tracing. `received_at` is the connection's moment of the first
-    byte where it tells one. The server's root path is taken off the front of a path that has it, so that it answers
-    behind proxies which pass it on as well as behind those which do not.
+    byte where it tells one. The server's root path is taken off the front of a path that has it, so that it
+    answers behind proxies which pass it on as well as behind those which do not.
     """
 
     def __init__(self, app: ASGIApp, api: ApiServer) -> None:

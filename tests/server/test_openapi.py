@@ -44,7 +44,7 @@ def test_every_route_that_reads_a_body_has_its_schema() -> None:
         for name, operation in operations(document)
         if "requestBody" in operation
     }
-    assert len(bodies) == 16
+    assert len(bodies) == 17
     assert bodies["post /v1/chat/completions/render"] == {"$ref": "#/components/schemas/ChatCompletionRequest"}
 
 

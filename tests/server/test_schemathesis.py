@@ -21,6 +21,7 @@ VALID: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "Hi", "max_tokens": 4},
     "/v1/completions/render": {"prompt": "Hi", "max_tokens": 4},
     "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 4},
+    "/v1/chat/completions/batch": {"messages": [MESSAGES, MESSAGES], "max_tokens": 4},
     "/v1/chat/completions/render": {"messages": MESSAGES, "max_tokens": 4},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": 4, "model": MODEL},
     "/v1/messages/count_tokens": {"messages": MESSAGES, "model": MODEL},

@@ -1,0 +1,46 @@
+"""/v1/chat/completions/batch: several conversations in one request, with the same parameters."""
+
+import asyncio
+
+from fastapi import APIRouter, Request, Response
+
+from vllm_obs.server.answer import answer
+from vllm_obs.server.body import read_body
+from vllm_obs.server.chat_reading import ChatReading
+from vllm_obs.server.chat_reply import ChatShape
+from vllm_obs.server.generation import Call, Generation, Prompt
+from vllm_obs.server.logprobs import LogprobShapes
+from vllm_obs.server.openapi import describe
+from vllm_obs.server.reply_head import ReplyHead
+from vllm_obs.server.routes_chat import encode_messages, prompt_is_messages
+from vllm_obs.server.schema_chat_batch import BatchChatRequest
+from vllm_obs.server.state import ApiServer
+from vllm_obs.server.validation import parse_request
+
+
+def chat_batch_router(api: ApiServer) -> APIRouter:
+    """The route, bound to its server."""
+    router = APIRouter(tags=["chat"])
+
+    @router.post("/v1/chat/completions/batch", **describe(BatchChatRequest))
+    async def create_chat_completions(http: Request) -> Response:
+        """Answer several conversations; choice `n * conversation + sequence` belongs to that one."""
+        body = await read_body(http.scope, http.receive, api.server.limits)
+        request = await parse_request(BatchChatRequest, body, api.server.limits.max_json_depth)
+        model = api.served_name(request.model)
+        call = Call.of(http.scope, request, model)
+        chats = request.chats()
+        call.check_num_sequences(api, len(chats), request.n)
+        reading = ChatReading.of(api, chats[0])
+        prompts: list[Prompt] = []
+        for chat in chats:
+            prompt, call.rendered_at = await encode_messages(api, chat)
+            prompts.append(prompt)
+            await asyncio.sleep(0)
+        with prompt_is_messages():
+            generation = await Generation.submit(api, call, prompts, reading.params(chats[0], api))
+        head = ReplyHead.of(api, http.scope, "chatcmpl", request.object_name(), model)
+        shape = ChatShape(chats[0], head, LogprobShapes.of(api, request), reading)
+        return await answer(http, api, request, generation, shape)
+
+    return router
