@@ -81,15 +81,10 @@ class ProcessCaptures:
         make = self._kinds.get(order.kind)
         if make is None:
             return
-        begun_at = time.monotonic_ns()
-        site = self._site
-        self._recorder.record(
-            ProfileBegun(
-                order.profile, order.kind, site.role, site.pid, site.rank, order.steps, order.seconds, begun_at
-            )
-        )
         try:
+            # One that cannot be made never began: whoever ordered it is told so.
             capture = make(order, self._site)
+            self._record_begin(order)
             capture.start()
         except Exception as error:
             now = time.monotonic_ns()
@@ -109,6 +104,10 @@ class ProcessCaptures:
             return
         self._record_end(self._order, end)
         self._order = self._capture = None
+
+    def _record_begin(self, order: ProfileOrder) -> None:
+        bounds, now = (order.steps, order.seconds), time.monotonic_ns()
+        self._recorder.record(ProfileBegun(order.profile, order.kind, *self._site, *bounds, now))
 
     def _record_end(self, order: ProfileOrder, end: CaptureEnd) -> None:
         role, pid, rank = self._site

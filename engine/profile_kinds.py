@@ -27,4 +27,6 @@ def worker_kinds(worker: object) -> dict[str, MakeCapture]:
 
 
 def _refuse(order: ProfileOrder, site: CaptureSite) -> NoReturn:
-    raise RequestError("this worker runs no model and has no operators")
+    raise RequestError(
+        "a synthetic worker runs no model and has no operators to profile; --kind samples shows what it does"
+    )

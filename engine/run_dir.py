@@ -11,12 +11,11 @@ from pathlib import Path
 from types import TracebackType
 
 from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.incident_archive import begun_at, has_incidents, is_stripped, prune_stripped, strip
 
 NUM_DEAD_RUNS_KEPT = 5
-NUM_NEWEST_KEPT = 3
-"""Of those, the newest whatever they left."""
-INCIDENTS = "incidents"
-"""The folder in which an Observer files what went wrong."""
+LOOP_SECONDS = 3600.0
+"""A run with an incident that began so long before the newest may be the first of a crash loop."""
 LOCK_TIMEOUT_SECONDS = 5.0
 _RUN_NAME = re.compile(r"\d{8}-\d{6}-\d+(-\d+)?")
 
@@ -67,22 +66,29 @@ def base_directory() -> Path:
 
 
 def prune_dead_runs(base: Path) -> None:
-    """Remove all dead runs of this user but five, and the sockets of those that stay.
+    """Remove all dead runs of this user but five, and the sockets of those that stay; incidents stay for longer.
 
-    They are the last five; but a run with an incident is kept in the place of an older one without, if three newer
-    ones stay. A run is dead when it is ours and nobody holds its lock. Whatever else lies in `base` is left alone.
+    They are the last five; but if an older one with an incident began within an hour before the newest, the oldest
+    of those is kept in the place of the fifth: in a crash loop it tells the first cause. Of the others that left
+    incidents those are kept (incident_archive.py). A run is dead when it is ours and nobody holds its lock.
+    Whatever else lies in `base` is left alone.
     """
     runs = [path for path in base.iterdir() if _RUN_NAME.fullmatch(path.name) and _is_ours(path)]
     dead = [path for path in sorted(runs, key=age_order, reverse=True) if not _is_locked(path)]
-    newest, older = dead[:NUM_NEWEST_KEPT], dead[NUM_NEWEST_KEPT:]
-    # Sorting keeps the order of those that are alike.
-    older.sort(key=lambda path: not (path / INCIDENTS).is_dir())
-    kept = [*newest, *older][:NUM_DEAD_RUNS_KEPT]
-    for path in dead:
-        if path in kept:
-            _remove_sockets(path)
-        else:
+    whole = [path for path in dead if not is_stripped(path)]
+    kept, older = whole[:NUM_DEAD_RUNS_KEPT], whole[NUM_DEAD_RUNS_KEPT:]
+    if first := [path for path in older if _may_tell_first_cause(path, whole[0])]:
+        kept[-1] = first[-1]
+    for path in kept:
+        _remove_sockets(path)
+    for path in whole:
+        if path not in kept and not strip(path):
             shutil.rmtree(path, ignore_errors=True)
+    prune_stripped([path for path in dead if path not in kept and path.is_dir()])
+
+
+def _may_tell_first_cause(run: Path, newest: Path) -> bool:
+    return has_incidents(run) and begun_at(newest) - begun_at(run) <= LOOP_SECONDS
 
 
 def age_order(path: Path) -> tuple[str, int]:

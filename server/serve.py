@@ -63,7 +63,7 @@ def _run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_
             lifecycle = _lifecycle(config, server, client, recorder)
             phases.end("import server")
             MemorySamples(ROLE, recorder).added("import server", "libraries")
-            return lifecycle.run(sock, started_at, phases)
+            return lifecycle.run(sock, _begun_at(started_at), phases)
         except (ConfigError, StartupError):
             client.shutdown(timeout_seconds=0)  # an engine that still loads has nothing to finish
             raise
@@ -73,13 +73,17 @@ def _run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_
         recorder.close()
 
 
+def _begun_at(started_at: int) -> int:
+    """When this process began: what it says of its start counts from there, as its record does."""
+    return min(process_started_at(), started_at)
+
+
 def _begin_record(server: ServerConfig, recorder: ProcessRecorder, started_at: int) -> StartupPhases:
     now = time.monotonic_ns()
     recorder.record(ProcessStarted(ROLE, os.getpid(), now, time.time_ns()))
     recorder.record(TelemetrySet(server.trace_detail_level, server.sampling.rate, now))
     moments = iter([started_at, now])
-    begun_at = min(process_started_at(), started_at)
-    phases = StartupPhases(ROLE, recorder, begun_at, lambda: next(moments), NoMeter())
+    phases = StartupPhases(ROLE, recorder, _begun_at(started_at), lambda: next(moments), NoMeter())
     phases.end("start process")
     phases.end("read configuration")
     return StartupPhases(ROLE, recorder, now)

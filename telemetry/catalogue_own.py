@@ -71,7 +71,7 @@ _REQUESTS = (
     Metric(
         "vllm_obs_errors_total",
         "counter",
-        "Errors by where they showed and what kind they were.",
+        "Errors by where they showed (http: replies with an error, refusals too) and what kind they were.",
         ("where", "type"),
         needs_stats=False,
     ),

@@ -63,8 +63,20 @@ class Checkpoint:
             content = self._encode(_Content(FORMAT_VERSION, now, cursors, raw))
             _write(beside, content)
             beside.replace(self._path)
+        except OSError as error:
+            self._failed(beside)
+            if self.num_failures == 1:
+                logger.warning(
+                    "the checkpoint %s was not saved: %s; the next try is in a second, later failures are counted "
+                    "only",
+                    self._path,
+                    error.strerror or error,
+                )
+            return False
         except Exception:
             self._failed(beside)
+            if self.num_failures == 1:
+                logger.exception("the checkpoint %s was not saved; later failures are counted only", self._path)
             return False
         return True
 
@@ -85,8 +97,6 @@ class Checkpoint:
 
     def _failed(self, beside: Path) -> None:
         self.num_failures += 1
-        if self.num_failures == 1:
-            logger.exception("the checkpoint %s was not saved; later failures are counted only", self._path)
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
 

@@ -64,7 +64,7 @@ class Economics(BaseView):
         kind = type(record)
         if kind is RequestSubmitted:
             assert isinstance(record, RequestSubmitted)
-            self.book.submitted(record.request_id, record.account)
+            self.book.submitted(record.request_id, record.account, record.external_id)
             return
         handle = self._handlers.get(kind)
         if handle is not None:

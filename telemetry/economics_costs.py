@@ -42,6 +42,8 @@ class RequestCost:
     released_at: int = 0
     is_closed: bool = False
     is_over: bool = False
+    external_id: str = ""
+    """The client's label."""
 
 
 @dataclass(slots=True)
@@ -88,9 +90,10 @@ class CostBook:
         yield from self.live.values()
         yield from self.over.values()
 
-    def submitted(self, request_id: str, account: str) -> None:
+    def submitted(self, request_id: str, account: str, external_id: str = "") -> None:
         """An API server told whose sequence it is."""
         cost = self.get(request_id)
+        cost.external_id = external_id
         if not cost.is_over:
             cost.account = account or NO_ACCOUNT
 

@@ -107,6 +107,7 @@ def _top(
     return [
         {
             "request_id": cost.request_id,
+            "external_id": cost.external_id,
             "account": economics.book.name(cost),
             "engine": cost.engine,
             "is_live": not cost.released_at,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_obs.telemetry.death_watch import DeathWatch, End, SeenRing, rings_of
+from vllm_obs.telemetry.incident_backlog import IncidentBacklog, Write
 from vllm_obs.telemetry.incident_culprit import Judgement, judged
 from vllm_obs.telemetry.incident_finding import (
     FailedStep,
@@ -16,11 +17,20 @@ from vllm_obs.telemetry.incident_finding import (
     finding_of_stall,
     finding_of_steps,
 )
+from vllm_obs.telemetry.incident_mending import keys_of
+from vllm_obs.telemetry.incident_open_stalls import Amended, OpenStalls
 from vllm_obs.telemetry.incident_shelf import IncidentShelf
 from vllm_obs.telemetry.incident_story import Scene, file_story, tell
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.observer_config import ObserverConfig
-from vllm_obs.telemetry.records import IncidentFiled, ProcessExited, Record, StallBegun, StepFailed
+from vllm_obs.telemetry.records import (
+    IncidentFiled,
+    ProcessExited,
+    Record,
+    StallBegun,
+    StallEnded,
+    StepFailed,
+)
 from vllm_obs.telemetry.view import BaseView, Source
 
 GRACE_NS = 1_500_000_000
@@ -41,12 +51,14 @@ _logger = logging.getLogger(__name__)
 class IncidentPorts:
     """Where an incident's scene comes from, and who is told of it.
 
-    `scene` is given the rings as they are; `catch_up` drains all there is; `record` keeps the Observer's own fact.
+    `scene` is given the rings as they are; `catch_up` drains all there is; `record` keeps the Observer's own fact;
+    `write` puts a story on the shelf.
     """
 
     scene: Callable[[list[SeenRing]], Scene]
     record: Callable[[Record], None]
     catch_up: Callable[[], bool]
+    write: Write = file_story
 
 
 class IncidentFiler(BaseView):
@@ -54,7 +66,7 @@ class IncidentFiler(BaseView):
 
     def __init__(self, shelf: IncidentShelf, watch: DeathWatch, ports: IncidentPorts) -> None:
         self.num_failures = 0
-        self._shelf = shelf
+        self._backlog = IncidentBacklog(shelf, ports.write)
         self._watch = watch
         self._ports = ports
         self._run_dir = shelf.path.parent
@@ -62,15 +74,20 @@ class IncidentFiler(BaseView):
         self._failed: list[FailedStep] = []
         self._failed_before: dict[tuple[int, str], int] = {}
         self._opened_at = 0
-        self._known: dict[str, None] = {key: None for each in shelf.documents() for key in each.get("keys", ())}
+        documents = shelf.documents()
+        self._known: dict[str, None] = {key: None for each in documents for key in keys_of(each)}
+        self._stalls = OpenStalls(self._run_dir, self._backlog, documents)
 
     def record(self, source: Source, record: Record) -> None:
-        """A process that ended, or a step that failed."""
+        """A process that ended, a step that failed, or a stall that is over."""
         if isinstance(record, ProcessExited):
             end = End(record.role, record.pid, record.exit_code, record.exited_at, True, record.was_told)
             self._see(end)
         elif isinstance(record, StepFailed):
             self._see_failed(FailedStep(source, record))
+        elif isinstance(record, StallEnded):
+            ended = record
+            self._guarded(lambda: self._tell(self._stalls.end(ended)))
 
     def stall(self, stall: StallBegun, stacks: Mapping[str, str]) -> None:
         """An engine stands still; the stacks are of its processes by their titles."""
@@ -91,9 +108,12 @@ class IncidentFiler(BaseView):
             while not self._ports.catch_up() and time.monotonic() < deadline:
                 continue
         self.look(time.monotonic_ns(), is_last=True)
+        self._guarded(lambda: self._tell(self._stalls.end_all(time.monotonic_ns())))
+        self._guarded(lambda: self._retry(time.monotonic_ns(), is_last=True))
         self._watch.close()
 
     def _look(self, now: int, is_last: bool) -> None:
+        self._retry(now)
         for end in self._watch.look(now):
             self._see(end)
         judgement = judged(self._ends.values())
@@ -123,17 +143,33 @@ class IncidentFiler(BaseView):
         for key in finding.keys:
             self._know(key)
         scene = self._ports.scene(list(rings_of(self._run_dir)) if rings is None else rings)
-        story = tell(finding, scene)
-        name = file_story(self._shelf, story, scene)
-        _logger.warning("incident %s: %s", name, story.document["says"])
+        document, is_written = self._backlog.file(tell(finding, scene), scene)
+        if is_written:
+            _logger.warning("incident %s: %s", document["name"], document["says"])
+        self._record(document, is_written)
+        if finding.stall is not None:
+            self._tell(self._stalls.begin(finding.keys[0], document["name"]))
+
+    def _retry(self, now: int, is_last: bool = False) -> None:
+        for document in self._backlog.retry(now, is_last):
+            self._record(document, is_written=True)
+
+    def _tell(self, amended: Amended) -> None:
+        """Of stalls that are over."""
+        for document, is_written in amended:
+            _logger.warning("incident %s is over: %s", document["name"], document["says"])
+            self._record(document, is_written)
+
+    def _record(self, document: Mapping[str, Any], is_written: bool) -> None:
+        culprit = document["culprit"]
         filed = IncidentFiled(
-            incident=name,
-            cause=finding.cause,
-            role=finding.role,
-            pid=finding.pid,
-            says=story.document["says"],
-            happened_at=finding.happened_at,
-            filed_at=time.monotonic_ns(),
+            incident=document["name"],
+            cause=document["cause"],
+            role=culprit["role"],
+            pid=culprit["pid"],
+            says=document["says"],
+            happened_at=document["happened"]["monotonic_at"],
+            filed_at=time.monotonic_ns() if is_written else 0,
         )
         self._ports.record(filed)
 

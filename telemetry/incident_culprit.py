@@ -24,9 +24,12 @@ def judged(ends: Iterable[End]) -> Judgement | None:
     """What these ends, seen within a second or two, amount to; None if no process died.
 
     One that its owner recorded had ended while the owner lived, so its end came first. One that nobody recorded
-    counts when its owner is gone as well, and then followed from that; the root's own end nobody records.
+    counts when its owner is gone as well, and then followed from that; the root's own end nobody records. But an
+    engine that was seen to fail while its server still lived came first, though that had no time to record it.
     """
     counting = [end for end in ends if not end.was_told and end.exit_code != EXIT_BAD_CONFIGURATION]
+    roots_at = min((end.ended_at for end in counting if kind_of(end.role) == "APIServer"), default=0)
+    counting = [end._replace(is_recorded=True) if _failed_before(end, roots_at) else end for end in counting]
     recorded = sorted((end for end in counting if end.is_recorded), key=_priority)
     roots = [end for end in counting if not end.is_recorded and not _owner_of(end) and end.exit_code != 0]
     followers = _followers(counting, {kind_of(end.role) for end in (*recorded, *roots)})
@@ -55,6 +58,10 @@ def _followers(ends: list[End], gone: set[str]) -> list[End]:
             gone.add(kind)
             found += of_kind
     return found
+
+
+def _failed_before(end: End, roots_at: int) -> bool:
+    return kind_of(end.role) == "EngineCore" and bool(end.exit_code) and end.ended_at < roots_at
 
 
 def _owner_of(end: End) -> str:

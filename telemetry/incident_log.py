@@ -12,7 +12,10 @@ METRIC = "vllm_obs_incidents_total"
 
 
 class IncidentLog(BaseView):
-    """The last MAX_INCIDENTS, oldest first: of a live run since this Observer began, of a recording all."""
+    """The last MAX_INCIDENTS, oldest first: of a live run since this Observer began, of a recording all.
+
+    One that is recorded again, since it is over or written by now, is told as it was recorded last.
+    """
 
     def __init__(self, store: MetricStore) -> None:
         self._store = store
@@ -32,9 +35,16 @@ class IncidentLog(BaseView):
         kind = type(record)
         if kind is IncidentFiled:
             assert isinstance(record, IncidentFiled)
-            self._filed.append(record)
-            self._store.value(METRIC, record.cause if record.cause in CAUSES else "other").add()
+            self._take(record)
         elif kind is ProcessStarted:
             # Each cause is shown from the start on: a counter that appears with its first count has no rate.
             for cause in CAUSES:
                 self._store.value(METRIC, cause)
+
+    def _take(self, filed: IncidentFiled) -> None:
+        for place, known in enumerate(self._filed):
+            if known.incident == filed.incident:
+                self._filed[place] = filed
+                return
+        self._filed.append(filed)
+        self._store.value(METRIC, filed.cause if filed.cause in CAUSES else "other").add()

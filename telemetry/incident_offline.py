@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from vllm_obs.telemetry.death_watch import End, SeenRing, rings_of
 from vllm_obs.telemetry.incident_culprit import judged
 from vllm_obs.telemetry.incident_finding import FailedStep, Finding, finding_of_death, finding_of_steps
+from vllm_obs.telemetry.incident_mending import keys_of
 from vllm_obs.telemetry.incident_shelf import IncidentShelf
 from vllm_obs.telemetry.incident_story import Scene, Story, tell
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.record_codec import KINDS, RecordDecoder, kind_number
-from vllm_obs.telemetry.records import ProcessExited, Record, StepFailed
+from vllm_obs.telemetry.records import IncidentFiled, ProcessExited, Record, StepFailed
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_header import RingHeader
 from vllm_obs.telemetry.ring_reader import RingReader
@@ -21,8 +22,8 @@ from vllm_obs.telemetry.ring_tail import RingTail, source_of
 from vllm_obs.telemetry.view import Source
 
 MAX_TELLING = 1024
-"""Records of ends and failed steps, of each ring."""
-_TELLING = frozenset({KINDS[ProcessExited], KINDS[StepFailed]})
+"""Records of ends, failed steps and incidents, of each ring."""
+_TELLING = frozenset({KINDS[ProcessExited], KINDS[StepFailed], KINDS[IncidentFiled]})
 
 
 class Unfiled(NamedTuple):
@@ -39,7 +40,7 @@ def unfiled_incident(run_dir: Path) -> Unfiled | None:
     Reads all rings once, without decoding what does not matter here.
     """
     rings = list(rings_of(run_dir))
-    known = {key for document in IncidentShelf(run_dir).documents() for key in document.get("keys", ())}
+    known = {key for document in IncidentShelf(run_dir).documents() for key in keys_of(document)}
     ends: dict[tuple[str, int], End] = {}
     for ring in rings:
         if not ring.is_alive and not ring.header.closed_at:
@@ -75,6 +76,36 @@ def tell_unfiled(unfiled: Unfiled) -> dict[str, Any]:
         observer.close()
     story.document["files"] = []
     return _as_read(story, run_dir)
+
+
+def unwritten_incidents(run_dir: Path) -> list[dict[str, Any]]:
+    """Incidents that an Observer saw and has had no room to write down, oldest first; told in a sentence each."""
+    told: dict[str, IncidentFiled] = {}
+    for _, record in _telling_records(run_dir):
+        if isinstance(record, IncidentFiled):
+            told[record.incident] = record
+    unwritten = sorted((each for each in told.values() if not each.filed_at), key=lambda each: each.happened_at)
+    offset = wall_offset_of(list(rings_of(run_dir))) if unwritten else 0
+    return [_unwritten(each, run_dir, offset) for each in unwritten]
+
+
+def _unwritten(filed: IncidentFiled, run_dir: Path, wall_offset: int) -> dict[str, Any]:
+    document = {
+        "name": filed.incident,
+        "run": run_dir.name,
+        "cause": filed.cause,
+        "says": filed.says,
+        "happened": {"monotonic_at": filed.happened_at, "wall_at": filed.happened_at + wall_offset},
+        "culprit": {"role": filed.role, "pid": filed.pid},
+        "timeline": [],
+        "requests": {"num_open": 0, "by_stage": {}},
+        "versions": {},
+        "files": [],
+        "keys": [],
+        "is_unwritten": True,
+    }
+    parts: dict[str, Any] = {"steps": [], "open_requests": [], "processes": [], "stacks": {}, "logs": {}}
+    return {"incident": document, "folder": str(run_dir), **parts}
 
 
 def wall_offset_of(rings: list[SeenRing]) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 from vllm_obs.telemetry.death_watch import SeenRing
 from vllm_obs.telemetry.incident_culprit import rank_of
 from vllm_obs.telemetry.incident_finding import Finding
+from vllm_obs.telemetry.incident_stall import STOPPED_STATES
 from vllm_obs.telemetry.memory_limits import MemoryLimits
 from vllm_obs.telemetry.process_table import ProcessTable
 from vllm_obs.telemetry.ring_header import RingHeader
@@ -26,12 +27,26 @@ def process_rows(
         end, known = ends.get((header.role, header.pid)), table.get(header.role, header.pid)
         exit_code = end.exit_code if end is not None else known.exit_code if known is not None else None
         memory = (end.memory if end is not None else None) or memory_of(header.pid)
+        kernel_state = _kernel_state(finding, header)
         state = "alive" if is_alive else "ended" if header.closed_at else "died"
         rows.append(
             _header_row(header, finding.happened_at)
-            | {"state": state, "exit_code": exit_code, "memory": memory._asdict() if memory is not None else None}
+            | {
+                "state": "stopped" if is_alive and kernel_state in STOPPED_STATES else state,
+                "process_state": kernel_state or None,
+                "exit_code": exit_code,
+                "memory": memory._asdict() if memory is not None else None,
+            }
         )
     return rows
+
+
+def _kernel_state(finding: Finding, header: RingHeader) -> str:
+    """The kernel's letter for the process that holds an engine up; of the others nobody asked."""
+    stall = finding.stall
+    return (
+        stall.process_state if stall is not None and (stall.role, stall.pid) == (header.role, header.pid) else ""
+    )
 
 
 def _header_row(header: RingHeader, at: int) -> Row:

@@ -16,12 +16,14 @@ _NAMES = 64
 def read_incident(shelf: IncidentShelf, name: str) -> dict[str, Any] | None:
     """Its document with steps, requests, processes, stacks and logs; None where there is no such incident."""
     document = shelf.read(name)
-    if document is None:
-        return None
+    return {"incident": document, **read_parts(shelf, name)} if document is not None else None
+
+
+def read_parts(shelf: IncidentShelf, name: str) -> dict[str, Any]:
+    """All files of an incident but its document, empty where they cannot be read."""
     folder = shelf.path / name
     processes = _decoded(_text(folder / "processes.json"))
     return {
-        "incident": document,
         "folder": str(folder),
         "steps": _rows(folder / "steps.jsonl"),
         "open_requests": _rows(folder / "requests.jsonl"),

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class IncidentShelf:
         A file is cut at MAX_FILE_BYTES. Raises OSError.
         """
         self.path.mkdir(mode=0o700, exist_ok=True)
-        name = self._free_name(name)
+        name = self.free_name(name)
         partial = self.path / f".{name}.{os.getpid()}"
         partial.mkdir(mode=0o700)
         try:
@@ -70,9 +70,25 @@ class IncidentShelf:
         self._prune()
         return name
 
-    def _free_name(self, name: str) -> str:
+    def rewrite(self, name: str, document: bytes) -> None:
+        """Replace an incident's document, at once or not at all. Raises OSError."""
+        folder = self.path / name
+        if not folder.is_dir():
+            raise FileNotFoundError(f"no incident {name}")
+        partial = folder / f".{DOCUMENT}.{os.getpid()}"
+        try:
+            partial.unlink(missing_ok=True)
+            _write(partial, document[:MAX_FILE_BYTES])
+            partial.replace(folder / DOCUMENT)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+
+    def free_name(self, name: str, taken: Collection[str] = ()) -> str:
+        """That name, or the next like it that neither the shelf has nor is `taken`."""
         candidates = [name, *(f"{name}-{number}" for number in range(2, 1000))]
-        return next(candidate for candidate in candidates if not (self.path / candidate).exists())
+        return next(each for each in candidates if each not in taken and not (self.path / each).exists())
 
     def _prune(self) -> None:
         names = self.names()

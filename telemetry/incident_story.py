@@ -19,6 +19,7 @@ from vllm_obs.telemetry.incident_processes import process_rows
 from vllm_obs.telemetry.incident_recording import RECORDING, save_tails
 from vllm_obs.telemetry.incident_rows import engines_of, open_requests, request_rows, state_with_steps, step_rows
 from vllm_obs.telemetry.incident_shelf import DOCUMENT, IncidentShelf
+from vllm_obs.telemetry.incident_stall import helps_with
 from vllm_obs.telemetry.incident_timeline import timeline
 from vllm_obs.telemetry.incident_words import end_line, sentence
 from vllm_obs.telemetry.ledger import SequenceLedger
@@ -114,6 +115,8 @@ def _document(finding: Finding, scene: Scene, ledgers: list[SequenceLedger]) -> 
         "cause": finding.cause,
         "says": sentence(finding, header, len(ledgers)),
         "happened": {"monotonic_at": finding.happened_at, "wall_at": wall_at},
+        "ended": None,
+        "helps": _helps(finding, len(ledgers)),
         "filed": {"monotonic_at": time.monotonic_ns(), "wall_at": time.time_ns()},
         "culprit": _culprit(finding, scene),
         "consequences": [_consequence(end) for end in finding.others],
@@ -161,6 +164,11 @@ def _culprit(finding: Finding, scene: Scene) -> Document:
         "num_oom_kills": end.num_oom_kills if end is not None else 0,
         "stall": finding.stall._asdict() if finding.stall is not None else None,
     }
+
+
+def _helps(finding: Finding, num_open: int) -> list[str]:
+    stall = finding.stall
+    return helps_with(stall.process_state, stall.pid, num_open) if stall is not None else []
 
 
 def _consequence(end: End) -> Document:

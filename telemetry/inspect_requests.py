@@ -10,6 +10,7 @@ from vllm_obs.telemetry.economics import Economics
 from vllm_obs.telemetry.economics_costs import NO_ACCOUNT
 from vllm_obs.telemetry.economics_view import cost_fields, cost_sentences
 from vllm_obs.telemetry.explain import Ahead, explain
+from vllm_obs.telemetry.http_metrics import is_counted
 from vllm_obs.telemetry.inspect_context import InspectError
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.records import HttpRequestEnded
@@ -49,7 +50,7 @@ def request_list(
     return {
         "requests": rows,
         "cursor": _cursor(page[wanted.limit - 1]) if more else None,
-        "refused": _refused(state, wanted) if wanted.failed_only else [],
+        "refused": _refused(state, wanted) if _shows_refused(wanted) else [],
         "num_live": len(state.sequences),
         "num_ended": len(state.ended),
     }
@@ -96,7 +97,7 @@ def request_row(
 def one_request(state: RunState, now: int, name: str, economics: Economics | None = None) -> dict[str, Any]:
     """All sequences known by that id or label, newest first. Raises InspectError (404) where there is none."""
     ledgers = sorted(state.find(name), key=_order, reverse=True)
-    http = [ended for ended in state.http if name in (ended.http_id, ended.external_id)]
+    http = state.find_http(name)
     if not ledgers and not http:
         raise InspectError(f"no request of the last minutes has the id or label {name[:64]!r}", 404)
     whole = {ledger.submitted.http_id or ledger.request_id for ledger in ledgers} | {
@@ -230,14 +231,20 @@ def _is_failed(ledger: SequenceLedger) -> bool:
     return ledger.ended is not None and (ledger.ended.finish_reason == "error" or bool(ledger.ended.error))
 
 
+def _shows_refused(wanted: RequestFilter) -> bool:
+    """They have no account and no state but that they are over, and the first page has the newest."""
+    return wanted.failed_only or (wanted.state in (None, "ended") and not wanted.cursor and wanted.account is None)
+
+
 def _refused(state: RunState, wanted: RequestFilter) -> list[dict[str, Any]]:
-    """HTTP requests that were answered with an error, newest first."""
+    """HTTP requests that were answered with an error and are no probes, newest first."""
     refused = (ended for ended in reversed(state.http) if _is_refused(ended, wanted))
     return [ended._asdict() for ended, _ in zip(refused, range(wanted.limit), strict=False)]
 
 
 def _is_refused(ended: HttpRequestEnded, wanted: RequestFilter) -> bool:
-    return ended.status >= FAILED_STATUS and ended.ended_at - ended.received_at >= wanted.min_seconds * NS
+    is_error = ended.status >= FAILED_STATUS and is_counted(ended.handler)
+    return is_error and ended.ended_at - ended.received_at >= wanted.min_seconds * NS
 
 
 def _order(ledger: SequenceLedger) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.rate_windows import end_of_second
 from vllm_obs.telemetry.records import ProcessStarted
-from vllm_obs.telemetry.run_health import DEATH_SECONDS, Health, deaths_of, health_of
+from vllm_obs.telemetry.run_health import DEATH_SECONDS, Health, deaths_of, health_of, with_incident
 from vllm_obs.telemetry.run_state import RunState
 
 MAX_WAITING_SHOWN = 20
@@ -44,6 +44,7 @@ def run_view(context: InspectContext) -> dict[str, Any]:
         "engines": [engine_view(observer, engine, now, rates_at) for engine in engines_of(state)],
         "requests": _request_counts(state),
         "throughput": observer.rates.rates(rates_at),
+        "refused": observer.rates.refused(rates_at),
         "slo": context.slo.summary(rates_at),
         "waiting": waiting_view(state, now),
         "api_servers": [loop._asdict() for _, loop in sorted(state.loops.items())],
@@ -62,7 +63,7 @@ def _with_incident(health: Health, context: InspectContext, now: int) -> Health:
     last = context.incidents.last if context.incidents is not None else None
     if last is None or not context.observer.is_live or now - last.happened_at > DEATH_SECONDS * NS:
         return health
-    return health._replace(says=f"{health.says} Last incident ({last.incident}): {last.says}")
+    return with_incident(health, last, context.stall_log.all(), now)
 
 
 def stalls_view(context: InspectContext) -> dict[str, Any]:

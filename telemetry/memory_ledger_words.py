@@ -5,6 +5,7 @@ from typing import Any
 MIB = 1 << 20
 GIB = 1 << 30
 MOST_NAMED = 3
+RECORDING = "This is a recording"
 
 _NAMES = {
     "libraries": "the interpreter and its libraries",
@@ -66,4 +67,7 @@ def _growth_hint(view: Row) -> str:
 def _gap_hint(view: Row) -> str:
     if all(row["is_measured"] for row in view["processes"]):
         return ""
+    if not view["limits"]:
+        what = "The run has ended" if all(row["state"] == "exited" for row in view["processes"]) else RECORDING
+        return f"{what}: of each process this is what was recorded last."
     return "Some processes could not be looked at; of those this is what was recorded last."

@@ -13,10 +13,15 @@ def write_address(run_dir: Path, address: str, api_address: str) -> None:
     """Say where the inspector is, readable by this user alone. Raises OSError."""
     content = {"address": address, "api_address": api_address, "pid": os.getpid(), "run": run_dir.name}
     partial = run_dir / f".{INSPECT_FILE}.{os.getpid()}"
-    partial_fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(partial_fd, "wb") as file:
-        file.write(orjson.dumps(content))
-    partial.replace(run_dir / INSPECT_FILE)
+    try:
+        partial_fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(partial_fd, "wb") as file:
+            file.write(orjson.dumps(content))
+        partial.replace(run_dir / INSPECT_FILE)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
 
 
 def remove_address(run_dir: Path) -> None:

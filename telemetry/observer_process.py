@@ -31,6 +31,9 @@ NUM_OLD_RINGS_KEPT = 3
 END_SECONDS = 5.0
 """After the order to end everything is given this long, then the process goes as it is."""
 
+ADDRESS_SECONDS = 2.0
+"""Between two attempts to say in a file where the inspector is."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -61,7 +64,9 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
     recorder.record(ProcessPhase(ROLE, "views and listeners", imported_at, ready_at))
     recorder.record(ProcessReady(ROLE, os.getpid(), ready_at))
     recorder.doing(Activity.SERVING)
-    write_address(config.run_dir, server.address, config.api_address)
+    telling = asyncio.create_task(_tell_address(config, server.address), name="inspector's address")
+    # One turn of the loop: where there is room it is written before anybody hears that this is ready.
+    await asyncio.sleep(0)
     pipe.say(READY, {"inspect_host": server.host, "inspect_port": server.port})
     # What is loaded now stays; the collector need not look at it again and again.
     gc.freeze()
@@ -71,11 +76,27 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
             service.filer.finish(is_owner_gone=not pipe.is_ordered)
     finally:
         recorder.doing(Activity.STOPPING)
+        telling.cancel()
         remove_address(config.run_dir)
         # Side by side: the owner waits for three seconds in all.
         await asyncio.gather(server.stop(), service.close())
         (config.run_dir / SOCKET_NAME).unlink(missing_ok=True)
         recorder.close()
+
+
+async def _tell_address(config: ObserverConfig, address: str) -> None:
+    """Write down where the inspector is; as often as it takes where the disk is full."""
+    num_failures = 0
+    while True:
+        try:
+            write_address(config.run_dir, address, config.api_address)
+        except OSError as error:
+            num_failures += 1
+            if num_failures == 1:
+                _logger.warning("the inspector's address cannot be written down yet: %s", error.strerror)
+            await asyncio.sleep(ADDRESS_SECONDS)
+        else:
+            return
 
 
 async def _listening(service: ObserverService) -> InspectServer:

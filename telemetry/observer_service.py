@@ -148,7 +148,7 @@ class ObserverService:
             self.observer,
             self.config,
             lambda record: self.recorder.record(record),
-            lambda at: self.views.verdict.document("1m", at, is_past=True),
+            lambda at: self.views.verdict.document("10s", at, is_past=True),
         )
         self.observer.add_views([filer])
         if self.watchdog is not None:

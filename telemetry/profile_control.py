@@ -53,6 +53,8 @@ class ProfileOrder(NamedTuple):
             raise OrderError(f"{shown!r} is unknown; {', '.join(cls._fields)} can be given", 400)
         order = cls(**values)
         order._check()
+        if order.kind == "samples" and "steps" in values:
+            raise OrderError("samples know only seconds, no steps", 400)
         return order
 
     def _check(self) -> None:

@@ -2,9 +2,11 @@
 
 from collections import Counter
 
+from vllm_obs.telemetry.catalogue_own import ERROR_TYPES
+from vllm_obs.telemetry.catalogue_row import OTHER
 from vllm_obs.telemetry.http_metrics import is_counted
 from vllm_obs.telemetry.ledger import SequenceLedger
-from vllm_obs.telemetry.records import HttpRequestEnded, Record, StepAnswered, StepPlanned
+from vllm_obs.telemetry.records import HttpRequestEnded, Record, RequestSubmitted, StepAnswered, StepPlanned
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.view import BaseView, Source
 
@@ -14,6 +16,11 @@ NUM_SECONDS = 301
 """The longest window and the second that is not over yet."""
 NS = 1_000_000_000
 
+MAX_ADMITTED = 65_536
+ERROR_STATUS, BUSY, CLIENT_GONE, SERVER_STATUS = 400, 429, 499, 500
+REFUSED = "refused/"
+"""What the counts of refused requests are called before their reason."""
+
 STEP_PHASES = ("schedule", "execute", "sample", "update")
 
 
@@ -21,18 +28,33 @@ class RateWindows(BaseView):
     """A view of the run that counts by the second, in the records' own time.
 
     `steps`, `prompt_tokens` (computed), `output_tokens`, `requests`, `failed_requests` and
-    `http_requests` are numbers; the step phases are ns by engine.
+    `http_requests` are numbers; the step phases are ns by engine. `requests` are sequences. Failed are those that
+    ended with an error, and HTTP requests that the server refused (429, 5xx) before they had any.
     """
 
     def __init__(self) -> None:
         self._seconds: dict[int, Counter[str]] = {}
         self._newest = 0
         self._first = 0
+        self._admitted: dict[str, None] = {}
+        """HTTP requests that are not over and have sequences, oldest first."""
 
     def record(self, source: Source, record: Record) -> None:
-        """Count an HTTP request that is no probe."""
-        if isinstance(record, HttpRequestEnded) and is_counted(record.handler):
-            self._add(record.ended_at, "http_requests", 1)
+        """Count an HTTP request that is no probe, and what it was refused for."""
+        if isinstance(record, RequestSubmitted):
+            self._admit(record.http_id)
+        elif isinstance(record, HttpRequestEnded):
+            is_admitted = record.http_id in self._admitted
+            self._admitted.pop(record.http_id, None)
+            if is_counted(record.handler):
+                self._add(record.ended_at, "http_requests", 1)
+                if not is_admitted and record.status >= ERROR_STATUS and record.status != CLIENT_GONE:
+                    self._refused(record)
+
+    def resumed(self, source: Source, ledger: SequenceLedger) -> None:
+        """A sequence lives that was submitted before an Observer was started again."""
+        if ledger.http is None:
+            self._admit(ledger.submitted.http_id)
 
     def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
         """Count the prompt that a first token was computed for; tokens themselves are counted by the step."""
@@ -68,6 +90,17 @@ class RateWindows(BaseView):
             for window, seconds, totals in self._totals(now)
         }
 
+    def refused(self, now: int) -> dict[str, dict[str, int]]:
+        """By window and reason, HTTP requests answered with an error that no sequence had been made for."""
+        return {
+            window: {
+                name.removeprefix(REFUSED): number
+                for name, number in totals.most_common()
+                if name.startswith(REFUSED)
+            }
+            for window, _, totals in self._totals(now)
+        }
+
     def loop_shares(self, now: int, engine: str) -> dict[str, dict[str, float]]:
         """By window, the share of time (0 to 1) one engine's loop was in each phase, `busy` and `idle`."""
         shares: dict[str, dict[str, float]] = {}
@@ -90,6 +123,19 @@ class RateWindows(BaseView):
                     total.update(self._seconds[second])
             totals.append((window, min(seconds, age), total))
         return totals
+
+    def _admit(self, http_id: str) -> None:
+        if not http_id:
+            return
+        self._admitted[http_id] = None
+        if len(self._admitted) > MAX_ADMITTED:
+            del self._admitted[next(iter(self._admitted))]
+
+    def _refused(self, record: HttpRequestEnded) -> None:
+        reason = record.reason if record.reason in ERROR_TYPES else OTHER
+        self._add(record.ended_at, f"{REFUSED}{reason}", 1)
+        if record.status >= SERVER_STATUS or record.status == BUSY:
+            self._add(record.ended_at, "failed_requests", 1)
 
     def _add(self, moment: int, name: str, number: int) -> None:
         second = self._second(moment)

@@ -73,7 +73,10 @@ class StallEnded(NamedTuple):
 
 
 class IncidentFiled(NamedTuple):
-    """Observer: an incident was written down. `cause` is from a closed set, `says` one sentence for people."""
+    """Observer: an incident was written down. `cause` is from a closed set, `says` one sentence for people.
+
+    Recorded again under its name when it is over. `filed_at` is 0 while the disk has no room for it.
+    """
 
     incident: str
     cause: str

@@ -17,7 +17,11 @@ def economics_router(context: InspectContext) -> APIRouter:
     router = APIRouter()
     observer = context.observer
 
-    @router.get("/inspect/economics", summary="Step time and block-seconds by account and by request")
+    @router.get(
+        "/inspect/economics",
+        summary="Step time and block-seconds by account and by request; an account's step_share is of what all "
+        "accounts took in the window, a request's of its engine's step time while it was there",
+    )
     async def economics(window: WindowName = "5m") -> Response:
         return Answer(economics_view(context.economics, observer.now(), window))
 

@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from vllm_obs.telemetry.incident_mending import mended
 from vllm_obs.telemetry.incident_reader import read_incident
 from vllm_obs.telemetry.incident_shelf import IncidentShelf
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
@@ -18,8 +19,8 @@ def incident_router(context: InspectContext) -> APIRouter:
 
     @router.get("/inspect/incidents", summary="Deaths, stalls and failed steps of this run, oldest first")
     async def incidents() -> Response:
-        kept = await asyncio.to_thread(shelf.documents) if shelf is not None else []
-        return Answer({"incidents": [_of_document(document) for document in kept] if kept else _recorded(context)})
+        kept = await asyncio.to_thread(_documents, shelf) if shelf is not None else []
+        return Answer({"incidents": _merged([_of_document(document) for document in kept], _recorded(context))})
 
     @router.get("/inspect/incidents/{name}", summary="One incident: steps, open requests, processes, stacks, logs")
     async def incident(name: str) -> Response:
@@ -35,14 +36,26 @@ def _recorded(context: InspectContext) -> list[dict[str, Any]]:
     return [filed._asdict() for filed in context.incidents.all()] if context.incidents is not None else []
 
 
+def _documents(shelf: IncidentShelf) -> list[dict[str, Any]]:
+    return [mended(shelf.read(name), name, shelf.path.parent.name) for name in shelf.names()]
+
+
+def _merged(kept: list[dict[str, Any]], recorded: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is on the shelf, and what has had no room there; of a recording, which has none, all that it tells."""
+    names = {row["incident"] for row in kept}
+    unwritten = [row for row in recorded if row["incident"] not in names and (not kept or not row["filed_at"])]
+    return sorted([*kept, *unwritten], key=lambda row: row["happened_at"]) if unwritten else kept
+
+
 def _of_document(document: dict[str, Any]) -> dict[str, Any]:
-    culprit = document.get("culprit", {})
+    culprit, filed, ended = document["culprit"], document.get("filed"), document.get("ended")
     return {
-        "incident": document.get("name", ""),
-        "cause": document.get("cause", ""),
-        "role": culprit.get("role", ""),
-        "pid": culprit.get("pid", 0),
-        "says": document.get("says", ""),
-        "happened_at": document.get("happened", {}).get("monotonic_at", 0),
-        "filed_at": document.get("filed", {}).get("monotonic_at", 0),
+        "incident": document["name"],
+        "cause": document["cause"],
+        "role": culprit["role"],
+        "pid": culprit["pid"],
+        "says": document["says"],
+        "happened_at": document["happened"]["monotonic_at"],
+        "filed_at": filed.get("monotonic_at", 0) if isinstance(filed, dict) else 0,
+        "ended_at": ended.get("monotonic_at") if isinstance(ended, dict) else None,
     }

@@ -17,12 +17,15 @@ def request_router(context: InspectContext) -> APIRouter:
     router = APIRouter()
     observer = context.observer
 
-    @router.get("/inspect/requests", summary="Sequences, newest first; all filters combine")
+    @router.get(
+        "/inspect/requests",
+        summary="Sequences, newest first; all filters combine; `refused` are HTTP requests answered with an error",
+    )
     async def requests(
         state: Annotated[StateFilter | None, Query(description="live is all that have not ended")] = None,
         slow_only: Annotated[bool, Query(description="only those slower than 95 % of all")] = False,
         min_seconds: Annotated[float, Query(ge=0.0, le=1e9, allow_inf_nan=False)] = 0.0,
-        failed_only: Annotated[bool, Query(description="errors; `refused` lists HTTP requests as well")] = False,
+        failed_only: Annotated[bool, Query(description="only what failed")] = False,
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
         account: Annotated[str | None, Query(max_length=64, description="the label of an API key")] = None,
         cursor: Annotated[str | None, Query(max_length=512, description="that of the page before")] = None,
@@ -33,7 +36,7 @@ def request_router(context: InspectContext) -> APIRouter:
 
     @router.get(
         "/inspect/requests/{name:path}",
-        summary="One request by our id or the client's label, and why it took so long",
+        summary="One request by our id, its reply's id or the client's label, and why it took so long",
     )
     async def request(name: str) -> Response:
         return Answer(one_request(observer.state, observer.now(), name, context.economics))

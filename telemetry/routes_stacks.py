@@ -51,6 +51,9 @@ def stacks_router(context: InspectContext) -> APIRouter:
                 taken = await asyncio.to_thread(stacks_of, run_dir, pids)
         except TimeoutError:
             raise InspectError(f"the stacks have not come within {TURN_SECONDS:g} s", 504) from None
+        except asyncio.CancelledError:
+            # The inspector ends, and whoever asked is told; it would log a traceback otherwise.
+            raise InspectError("the inspector ends; the stacks have not come", 503) from None
         return Answer({"processes": [_row(stacks) for stacks in taken]})
 
     return router

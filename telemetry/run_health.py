@@ -1,7 +1,7 @@
 """How a run is, in a word and a sentence, judged by its engines, its processes' deaths and its API servers."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,16 +9,19 @@ from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.process_table import ProcessFacts
-from vllm_obs.telemetry.records import StallBegun
+from vllm_obs.telemetry.records import IncidentFiled, StallBegun
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_reader import RingReader
 from vllm_obs.telemetry.run_snapshot import AWAKE
 from vllm_obs.telemetry.run_state import RunState
+from vllm_obs.telemetry.watchdog_log import Stall
 
 DEATH_SECONDS = 300.0
 """So long a death is told of in a run that lives on; in a recording always."""
 MAX_DEATHS = 4
 API_ROLE = "APIServer"
+STOPPED = "T"
+"""The kernel's letter for a process that was stopped by a signal."""
 NS = 1e9
 
 
@@ -58,6 +61,16 @@ def health_of(
     if stalls:
         return Health("stalled", " ".join(_stall(stall, now) for stall in stalls))
     return _moving(state)
+
+
+def with_incident(health: Health, last: IncidentFiled, stalls: Iterable[Stall], now: int) -> Health:
+    """What was said, and the last incident; of a stall whether it is over, and not twice what it says."""
+    seen = (stall for stall in stalls if stall.begun.noticed_at == last.happened_at)
+    stall = next((stall for stall in seen if stall.begun.pid == last.pid), None)
+    if stall is not None and not stall.ended_at and health.word == "stalled":
+        return health._replace(says=f"{health.says} Incident: {last.incident}.")
+    says = _past_stall(stall, now) if stall is not None and stall.ended_at else last.says
+    return health._replace(says=f"{health.says} Last incident ({last.incident}): {says}")
 
 
 def deaths_of(observer: Observer, now: int) -> list[Death]:
@@ -129,6 +142,15 @@ def _signal_name(number: int) -> str:
 
 def _stall(stall: StallBegun, now: int) -> str:
     return f"{stall.says} It has stood still for {max(0, now - stall.stuck_at) / NS:.0f} s."
+
+
+def _past_stall(stall: Stall, now: int) -> str:
+    """In words that nobody takes for one that lasts."""
+    begun, ended_at = stall
+    seconds, ago = (ended_at - begun.stuck_at) / NS, max(0, now - ended_at) / NS
+    did = f"held engine {begun.engine} up" if begun.engine else "stood still"
+    how = ", stopped by a signal" if begun.process_state == STOPPED else ""
+    return f"{begun.role} (pid {begun.pid}) {did} for {seconds:.1f} s{how}, and that ended {ago:.0f} s ago."
 
 
 def _work(engine: EngineState) -> str:

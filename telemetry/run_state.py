@@ -35,6 +35,7 @@ from vllm_obs.telemetry.records import (
     TelemetrySet,
     WorkerStep,
 )
+from vllm_obs.telemetry.request_names import is_http_of, is_sequence_of, names_of
 from vllm_obs.telemetry.run_snapshot import RunSnapshot, read_run_snapshot, restore_engine, snapshot_engine
 from vllm_obs.telemetry.sequence_book import SequenceBook
 from vllm_obs.telemetry.stages import Interval
@@ -133,13 +134,24 @@ class RunState:
         self.book.tick(now)
 
     def find(self, name: str) -> list[SequenceLedger]:
-        """Every kept sequence with this id, HTTP request id or client's label, newest submission first."""
+        """Every kept sequence with this id, HTTP request id or client's label, newest submission first.
+
+        Where none has it, what follows the prefix of a reply's id is looked for.
+        """
         exact = self.book.live.get(name) or self.book.ended.get(name)
         if exact is not None:
             return [exact]
         kept = [*self.book.live.values(), *self.book.ended]
-        found = [ledger for ledger in kept if name in (ledger.submitted.http_id, ledger.submitted.external_id)]
-        return sorted(found, key=lambda ledger: ledger.submitted.submitted_at, reverse=True)
+        for each in names_of(name):
+            found = [ledger for ledger in kept if is_sequence_of(ledger.submitted, each)]
+            if found:
+                return sorted(found, key=lambda ledger: ledger.submitted.submitted_at, reverse=True)
+        return []
+
+    def find_http(self, name: str) -> list[HttpRequestEnded]:
+        """Every kept HTTP request with this id or client's label, oldest first; names are read as by `find`."""
+        kept = ([ended for ended in self.http if is_http_of(ended, each)] for each in names_of(name))
+        return next((found for found in kept if found), [])
 
     def intervals(self, ledger: SequenceLedger, now: int) -> list[Interval]:
         """Where a sequence's time went, up to `now` for one that lives."""

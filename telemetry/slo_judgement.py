@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from vllm_obs.telemetry.economics_costs import NO_ACCOUNT
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.records import RequestEnded
 from vllm_obs.telemetry.sequence_times import SequenceTimes
@@ -19,6 +20,7 @@ class Miss(NamedTuple):
     """A sequence that did not keep to an objective: the one it missed by most, relative to its limit.
 
     `measured` and `limit` are seconds (0 for an error), `stage` is where most of the time went that counts for it.
+    `external_id` is the client's label, `account` that of its API key.
     """
 
     request_id: str
@@ -28,6 +30,8 @@ class Miss(NamedTuple):
     limit: float
     stage: str
     stage_ns: int
+    external_id: str = ""
+    account: str = ""
 
     @property
     def ratio(self) -> float:
@@ -78,7 +82,8 @@ def _miss(ledger: SequenceLedger, objective: str, measured: float, limit: float)
     )
     stages = ns_by_stage(cut)
     stage = max(stages, key=lambda name: stages[name])
-    return Miss(ledger.request_id, ledger.ended_at, objective, measured, limit, stage, stages[stage])
+    who = (ledger.submitted.external_id, ledger.submitted.account or NO_ACCOUNT)
+    return Miss(ledger.request_id, ledger.ended_at, objective, measured, limit, stage, stages[stage], *who)
 
 
 def _span(ledger: SequenceLedger, objective: str) -> tuple[int, int]:

@@ -7,6 +7,9 @@ from typing import NamedTuple
 OBJECTIVES = ("ttft", "tpot", "e2e")
 """What can be promised: time to first token, mean time per output token after it, end-to-end latency."""
 MAX_SECONDS = 86_400.0
+MAX_LIKELY_SECONDS = 60.0
+DOUBTED = ("ttft", "tpot")
+"""Above MAX_LIKELY_SECONDS nobody promises these: milliseconds were meant."""
 _ALIASES = {"e2el": "e2e"}
 _PART = re.compile(r"\s*([a-z0-9]+)\s*([=:])\s*(\d{1,9}(?:\.\d{0,12})?)\s*(ms|s)?\s*", re.ASCII)
 
@@ -40,6 +43,16 @@ def slo_targets(text: str) -> SloTargets:
 def slo_text(targets: SloTargets) -> str:
     """The text that gives these targets."""
     return ",".join(f"{name}={_digits(limit)}" for name, limit in targets.given().items())
+
+
+def slo_doubt(text: str) -> str:
+    """What of a text may have been meant in milliseconds, as a question; empty where nothing looks like it."""
+    doubted = [
+        f"{name}={_digits(limit)} is {_digits(limit)} seconds: did you mean {name}={_digits(limit)}ms?"
+        for name, limit in (slo_targets(text).given().items() if text else ())
+        if name in DOUBTED and limit > MAX_LIKELY_SECONDS
+    ]
+    return f"--slo {'; '.join(doubted)}" if doubted else ""
 
 
 def _digits(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""StackDump: has this process's Python stacks written into the run directory by a signal, and by its own crash."""
+"""StackDump: has this process's Python stacks written into the run directory when asked, and by its own crash."""
 
 import contextlib
 import faulthandler
@@ -7,6 +7,8 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+
+from vllm_obs.telemetry.stack_answer import StackAnswer
 
 STACK_SIGNAL = signal.SIGUSR1
 """Nothing else here uses it. One that has not registered yet would die of it, so look before sending."""
@@ -21,9 +23,11 @@ _logger = logging.getLogger(__name__)
 class StackDump:
     """The registration of one process; at most one at a time, made in its main thread.
 
-    From then on STACK_SIGNAL appends the stacks of all threads to TITLE.stacks, whatever the process is doing (as
-    long as it is not stopped), and a SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL leaves them in TITLE.fault. The
-    files hold places in code only: no values, no arguments. A system call that the signal comes upon goes on.
+    From then on the stacks of all threads are appended to TITLE.stacks when it is asked for them (StackAnswer),
+    and by STACK_SIGNAL. The signal is for a process that is stuck in C with the interpreter's lock held: in one
+    that runs, frames change while the handler reads them, which may crash it. A SIGSEGV, SIGABRT, SIGBUS, SIGFPE
+    or SIGILL leaves the stack of the thread that crashed in TITLE.fault, and no other: those still run. The files
+    hold places in code only: no values, no arguments. A system call that the signal comes upon goes on.
     """
 
     def __init__(self, run_dir: Path, title: str) -> None:
@@ -36,10 +40,13 @@ class StackDump:
         faulthandler.register(STACK_SIGNAL, self._stacks_fd, all_threads=True, chain=False)
         self._is_enabled = not faulthandler.is_enabled()
         if self._is_enabled:  # else somebody chose another place, such as by PYTHONFAULTHANDLER
-            faulthandler.enable(self._fault_fd, all_threads=True)
+            faulthandler.enable(self._fault_fd, all_threads=False)
+        self._answer = _answer(run_dir, title, self._stacks_fd)
 
     def close(self) -> None:
         """Take the registration back; the files stay."""
+        if self._answer is not None:
+            self._answer.close()
         faulthandler.unregister(STACK_SIGNAL)
         if self._is_enabled:
             faulthandler.disable()
@@ -68,6 +75,15 @@ def dumps_stacks(run_dir: Path, title: str) -> Iterator[None]:
     finally:
         if dump is not None:
             dump.close()
+
+
+def _answer(run_dir: Path, title: str, fd: int) -> StackAnswer | None:
+    """None where there can be no named pipe; crashes are traced all the same."""
+    try:
+        return StackAnswer(run_dir, title, fd)
+    except (OSError, RuntimeError) as error:
+        _logger.warning("this process cannot be asked for its stacks: %s", error)
+        return None
 
 
 def _open(path: Path, max_bytes: int) -> int:

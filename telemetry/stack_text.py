@@ -4,7 +4,9 @@ import re
 from typing import NamedTuple
 
 MAX_THREADS = 256
-_HEAD = re.compile(r'^(?:Current thread|Thread) (?:(?P<id>0x[0-9a-f]+|\d+))?[^:"]*:?\s*(?:"(?P<name>[^"]*)")?')
+_HEAD = re.compile(
+    r'^(?:Current thread|Thread|Stack) (?:(?P<id>0x[0-9a-f]+|\d+))?[^:"]*:?\s*(?:"(?P<name>[^"]*)")?'
+)
 
 
 class ThreadStack(NamedTuple):

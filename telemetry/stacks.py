@@ -1,9 +1,8 @@
-"""ProcessStacks: the Python stacks of a run's processes, by a signal they answer, else by py-spy, or why not."""
+"""ProcessStacks: the Python stacks of a run's processes, by their own answer, else from outside, or why not."""
 
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -12,25 +11,26 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from vllm_obs.telemetry.process_reader import ProcessReader
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_reader import RingReader
-from vllm_obs.telemetry.stack_dump import STACK_SIGNAL, STACKS_SUFFIX
+from vllm_obs.telemetry.stack_answer import MAX_TEXT_BYTES
+from vllm_obs.telemetry.stack_ask import StackQuestion
 
-SIGNAL_SECONDS = 1.0
+ANSWER_SECONDS = 1.0
+PATIENCE = 3
+"""A process that runs, and only is slow, is waited for so many times as long."""
 PY_SPY_SECONDS = 3.0
 SETTLE_SECONDS = 0.1
 """A text that has not grown for so long is whole: on cores that are busy its writer may pause in the middle."""
 POLL_SECONDS = 0.02
-MAX_TEXT_BYTES = 512 * 1024
 MAX_PROCESSES = 64
 MAX_PY_SPY = 4
 """So many processes at most are read from outside at a time: each costs a second of a core."""
 
 TURN_SECONDS = 10.0
 
-FAULTHANDLER, PY_SPY = "faulthandler", "py-spy"
-_STOPPED, _DEAD = "Tt", "ZX"
+IN_PROCESS, FAULTHANDLER, PY_SPY = "in-process", "faulthandler", "py-spy"
+STUCK = "It holds the interpreter's lock and runs no Python code; its stacks were taken by a signal."
 _TURN = threading.Lock()
 """Two that take the stacks of one process at once would each cut off the other's text."""
 
@@ -45,26 +45,19 @@ class ProcessStacks(NamedTuple):
     says: str
 
 
-class _Asked(NamedTuple):
-    """A process that was sent the signal, and the file it answers into."""
-
-    title: str
-    pid: int
-    path: Path
-
-
-def take_stacks(run_dir: Path, timeout_seconds: float = SIGNAL_SECONDS) -> dict[str, str]:
+def take_stacks(run_dir: Path, timeout_seconds: float = ANSWER_SECONDS) -> dict[str, str]:
     """By the title of each live process of the run its stacks, or why there are none. Blocks; see `stacks_of`."""
     taken = stacks_of(run_dir, timeout_seconds=timeout_seconds)
     return {stacks.title: stacks.text or stacks.says for stacks in taken}
 
 
 def stacks_of(
-    run_dir: Path, pids: Collection[int] | None = None, timeout_seconds: float = SIGNAL_SECONDS
+    run_dir: Path, pids: Collection[int] | None = None, timeout_seconds: float = ANSWER_SECONDS
 ) -> list[ProcessStacks]:
     """The stacks of these processes of the run, or of all that live, by title.
 
-    Blocks for `timeout_seconds` at most while they answer, and a few seconds more where py-spy has to be asked.
+    Blocks for `timeout_seconds` while they answer (PATIENCE times that for those that run and are slow, once more
+    where one is stuck), and a few seconds more where py-spy has to be asked.
     TimeoutError if others take stacks all the time.
     """
     if not _TURN.acquire(timeout=TURN_SECONDS):
@@ -77,19 +70,26 @@ def stacks_of(
 
 def _stacks_of(run_dir: Path, pids: Collection[int] | None, timeout_seconds: float) -> list[ProcessStacks]:
     found = [each for each in live_processes(run_dir) if pids is None or each[1] in pids]
-    reader = ProcessReader()
-    asked: list[_Asked] = []
+    taken: dict[int, ProcessStacks] = {}
     refused: dict[int, str] = {}
+    asked: list[StackQuestion] = []
     for title, pid in found:
-        one = _Asked(title, pid, run_dir / f"{title}{STACKS_SUFFIX}")
-        if why := _ask(one, reader):
+        question = StackQuestion(run_dir, title, pid)
+        if why := question.ask():
             refused[pid] = why
         else:
-            asked.append(one)
-    texts = _answers(asked, timeout_seconds)
-    silent = dict.fromkeys((each.pid for each in asked if not texts.get(each.pid)), "it did not answer in time")
-    outside = _from_outside({**refused, **silent})
-    return [_result(title, pid, texts, outside) for title, pid in found]
+            asked.append(question)
+    stuck = _await_answers(asked, taken, timeout_seconds)
+    signalled: list[StackQuestion] = []
+    for question in stuck:
+        if why := question.send_signal():
+            refused[question.pid] = why
+        else:
+            signalled.append(question)
+    _await_dumps(signalled, taken, timeout_seconds)
+    silent = [pid for _, pid in found if pid not in taken and pid not in refused]
+    outside = _from_outside({**refused, **dict.fromkeys(silent, "it did not answer in time")})
+    return [taken.get(pid) or _seen(title, pid, outside[pid]) for title, pid in found]
 
 
 def live_processes(run_dir: Path) -> list[tuple[str, int]]:
@@ -104,64 +104,49 @@ def live_processes(run_dir: Path) -> list[tuple[str, int]]:
     return sorted(found)[:MAX_PROCESSES]
 
 
-def _ask(one: _Asked, reader: ProcessReader) -> str:
-    """Empty the file, then send the signal; why not, where the process cannot answer."""
-    try:
-        pidfd = os.pidfd_open(one.pid)
-    except OSError:
-        return "it has ended"
-    try:
-        # All looks come after the descriptor is there: whoever still writes the ring then is who gets the signal,
-        # and never another process that has been given the number since.
-        if why := _why_not(one, reader):
-            return why
-        os.truncate(one.path, 0)
-        signal.pidfd_send_signal(pidfd, STACK_SIGNAL)
-    except OSError:
-        return "it could not be sent a signal"
-    finally:
-        os.close(pidfd)
-    return ""
+def _await_answers(
+    asked: Collection[StackQuestion], taken: dict[int, ProcessStacks], timeout_seconds: float
+) -> list[StackQuestion]:
+    """Put the answers into `taken`; those that gave none in time because they are stuck.
+
+    One that runs is never sent a signal, which could crash it, and is given PATIENCE times as long.
+    """
+    began = time.monotonic()
+    open_questions = list(asked)
+    stuck: list[StackQuestion] = []
+    while open_questions and time.monotonic() - began < PATIENCE * timeout_seconds:
+        time.sleep(POLL_SECONDS)
+        is_late = time.monotonic() - began >= timeout_seconds
+        for question in list(open_questions):
+            if text := question.answer():
+                taken[question.pid] = ProcessStacks(question.title, question.pid, IN_PROCESS, text, "")
+            elif is_late and question.is_stuck():
+                stuck.append(question)
+            else:
+                continue
+            open_questions.remove(question)
+    return stuck
 
 
-def _why_not(one: _Asked, reader: ProcessReader) -> str:
-    """Why a process cannot answer; empty if it can be asked."""
-    state = reader.state_of(one.pid)
-    if not _writes(one.path.with_name(f"{one.title}.ring"), one.pid):
-        return "it has ended"
-    if state and state in _STOPPED:
-        return "it is stopped by a signal and runs no code"
-    if not state or state in _DEAD:
-        return "it has ended"
-    if not one.path.exists() or not reader.catches(one.pid, STACK_SIGNAL):
-        return "it has not registered for it (it may still be starting)"
-    return ""
-
-
-def _writes(path: Path, pid: int) -> bool:
-    """Whether that process has this ring open now."""
-    try:
-        with RingReader(path) as ring:
-            return ring.header().pid == pid and ring.is_writer_alive()
-    except (RingError, OSError):
-        return False
-
-
-def _answers(asked: Collection[_Asked], timeout_seconds: float) -> dict[int, str]:
-    """What has been written by when it is whole, or the time is over; empty texts for those that are silent."""
+def _await_dumps(
+    signalled: Collection[StackQuestion], taken: dict[int, ProcessStacks], timeout_seconds: float
+) -> None:
+    """Put what a signal has written into `taken` when all of it is whole, or the time is over."""
     deadline = time.monotonic() + timeout_seconds
     sizes: dict[int, tuple[int, float]] = {}
     while time.monotonic() < deadline:
         now = time.monotonic()
-        for each in asked:
+        for each in signalled:
             size = _size(each.path)
             if sizes.get(each.pid, (0, now))[0] != size:
                 sizes[each.pid] = (size, now)
         settled = [pid for pid, (size, since) in sizes.items() if size and now - since >= SETTLE_SECONDS]
-        if len(settled) == len(asked):
+        if len(settled) == len(signalled):
             break
         time.sleep(POLL_SECONDS)
-    return {each.pid: _read(each.path) for each in asked}
+    for each in signalled:
+        if text := each.dump():
+            taken[each.pid] = ProcessStacks(each.title, each.pid, FAULTHANDLER, text, STUCK)
 
 
 def _from_outside(reasons: dict[int, str]) -> dict[int, tuple[str, str]]:
@@ -207,10 +192,8 @@ def _py_spy_dump(program: str, pid: int) -> tuple[str, str]:
     return "\n".join(line for line in lines if not line.startswith("Process ")).strip() + "\n", ""
 
 
-def _result(title: str, pid: int, texts: dict[int, str], outside: dict[int, tuple[str, str]]) -> ProcessStacks:
-    if text := texts.get(pid):
-        return ProcessStacks(title, pid, FAULTHANDLER, text, "")
-    text, says = outside[pid]
+def _seen(title: str, pid: int, outside: tuple[str, str]) -> ProcessStacks:
+    text, says = outside
     return ProcessStacks(title, pid, PY_SPY if text else "", text, says)
 
 
@@ -219,11 +202,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_TEXT_BYTES).decode(errors="replace")
-    except OSError:
-        return ""

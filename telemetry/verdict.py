@@ -31,6 +31,7 @@ from vllm_obs.telemetry.verdict_findings import findings_of, joined
 from vllm_obs.telemetry.verdict_metrics import count_limit, show_findings
 from vllm_obs.telemetry.verdict_names import METRIC_WINDOW
 from vllm_obs.telemetry.verdict_seconds import Seconds
+from vllm_obs.telemetry.verdict_stalls import MIN_OUTPUT_WAIT_MS
 from vllm_obs.telemetry.verdict_tally import STALL_FACTOR, STALL_NS, StepTally
 from vllm_obs.telemetry.verdict_window import Finding, WindowFacts
 from vllm_obs.telemetry.verdict_words import verdict_document
@@ -38,8 +39,10 @@ from vllm_obs.telemetry.view import BaseView, Source
 
 MAX_LOSSES = 64
 MAX_STANDING = 64
+"""Stalls that last, and as many that are over."""
 OPEN_STALL_NS = 1_000_000_000
 FIRST_ENGINE = "0"
+MS = 1_000_000
 
 
 class Loss(NamedTuple):
@@ -57,6 +60,8 @@ class EngineVerdict:
     tally: StepTally
     seconds: Seconds = field(default_factory=Seconds)
     paused_since: int = 0
+    late_until: int = 0
+    """Up to when tokens have waited for the API server: those that wait at once share the time."""
 
 
 class Verdict(BaseView):
@@ -75,6 +80,7 @@ class Verdict(BaseView):
         self._engines: dict[str, EngineVerdict] = {}
         self._losses: deque[Loss] = deque(maxlen=MAX_LOSSES)
         self._standing: dict[tuple[str, int], StallBegun] = {}
+        self._over: deque[tuple[StallBegun, int]] = deque(maxlen=MAX_STANDING)
         self._first_at = 0
         self._newest_at = 0
         self._handlers: dict[type[Record], Callable[[Source, Any], None]] = {
@@ -152,15 +158,24 @@ class Verdict(BaseView):
         if engine.paused_since:
             sums["paused_ns"] += max(0, until - max(since, engine.paused_since))
         live = self._state.engines.get(label)
+        standing = tuple(stall for stall in self._standing.values() if stall.engine == label)
+        stood_seconds = max([max(0, now - stall.stuck_at) / NS for stall in standing], default=0.0)
         return WindowFacts(
             engine=label,
             described=engine.tally.described,
             seconds=seconds,
             sums=sums,
             ratios=self._floors.sketch(since - 1, label),
-            stalls=tuple(stall for stall in engine.tally.stalls if stall.ended_at > since),
-            standing=tuple(stall for stall in self._standing.values() if stall.engine == label),
-            open_seconds=self._open_seconds(live, now) if live is not None else 0.0,
+            stalls=tuple(
+                stall for stall in engine.tally.stalls if stall.ended_at > since and stall.begun_at < now
+            ),
+            standing=standing,
+            noticed=tuple(
+                stall
+                for stall, ended_at in (*self._over, *((stall, until) for stall in standing))
+                if stall.engine == label and ended_at > since and stall.stuck_at < until
+            ),
+            open_seconds=max(stood_seconds, self._open_seconds(live, now) if live is not None else 0.0),
             num_waiting=live.num_waiting if live is not None else 0,
             num_running=live.num_running if live is not None else 0,
         )
@@ -190,8 +205,15 @@ class Verdict(BaseView):
         self._engine(source.engine).tally.released(record.request_id)
 
     def _outputs_taken(self, source: Source, record: OutputsTaken) -> None:
-        sums = {"outputs": 1, "outputs_ns": max(0, record.processed_at - record.sent_at)}
-        self._engine(str(record.engine_index)).seconds.add(record.taken_at, sums)
+        engine, waited_ns = self._engine(str(record.engine_index)), max(0, record.processed_at - record.sent_at)
+        sums = {"outputs": 1, "outputs_ns": waited_ns}
+        if waited_ns >= MIN_OUTPUT_WAIT_MS * MS:
+            sums |= {"late_outputs": 1, "late_outputs_ns": waited_ns}
+            begun_at = max(record.sent_at, engine.late_until)
+            engine.late_until = max(engine.late_until, record.processed_at)
+            late_ns = max(0, record.processed_at - begun_at)
+            engine.seconds.spread(begun_at, record.processed_at, {"late_ns": late_ns})
+        engine.seconds.add(record.taken_at, sums)
 
     def _loop_sampled(self, source: Source, record: LoopSampled) -> None:
         sums = {"loop_samples": 1, "loop_lag_seconds": record.max_lag_seconds}
@@ -212,7 +234,9 @@ class Verdict(BaseView):
             del self._standing[next(iter(self._standing))]
 
     def _stall_ended(self, source: Source, record: StallEnded) -> None:
-        self._standing.pop((record.role, record.pid), None)
+        stall = self._standing.pop((record.role, record.pid), None)
+        if stall is not None:
+            self._over.append((stall, record.ended_at))
 
     def _see(self, moment: int) -> None:
         self._first_at = min(self._first_at or moment, moment)

@@ -1,25 +1,33 @@
 """Capacity: how much of each of an engine's limits was used in a window, and what raising it would come to."""
 
+import math
+
+from vllm_obs.telemetry.verdict_tally import during
 from vllm_obs.telemetry.verdict_window import WindowFacts
 
 USED_UP = 0.85
 """A limit of which at least this much is used is not said to be no help."""
 SELDOM = 0.1
 """Nor is one that was binding for more of the time than this."""
+ROUND_TENTHS = (10, 12.5, 15, 20, 25, 30, 40, 50, 60, 80, 100)
+"""Advice is rounded to these times a power of ten: it stays the same from look to look."""
 BLOCKS, SEQS, TOKENS = "blocks", "seqs", "tokens"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 class Capacity:
-    """Means over the time that an engine's steps took, stalls left out; zeros where nobody described it."""
+    """Means over the time in which a condition held (one of the tally's), stalls left out.
 
-    def __init__(self, facts: WindowFacts) -> None:
+    Zeros where it did not hold, and limits of 0 where nobody described the engine.
+    """
+
+    def __init__(self, facts: WindowFacts, condition: str) -> None:
         described = facts.described
         self._facts = facts
-        self.num_waiting = facts.ratio("waiting_ns", "used_ns")
-        self.num_running = facts.ratio("running_ns", "used_ns")
-        self.num_active_blocks = facts.ratio("active_ns", "used_ns")
-        self.tokens_per_step = facts.ratio("tokens", "steps")
+        self.num_waiting = facts.mean_during(condition, "waiting")
+        self.num_running = facts.mean_during(condition, "running")
+        self.num_active_blocks = facts.mean_during(condition, "active")
+        self.tokens_per_step = facts.ratio(during("tokens", condition), during("steps", condition))
         self.num_blocks = described.num_blocks if described else 0
         self.max_num_seqs = described.max_num_seqs if described else 0
         self.budget = described.max_num_batched_tokens if described else 0
@@ -53,13 +61,13 @@ class Capacity:
         """
         num_more = min(self.num_waiting, max(0.0, self.max_num_seqs - self.num_running))
         wanted = (self.num_active_blocks + num_more * self.blocks_per_sequence) * growth
-        return _round_up(max(wanted, 1.25 * self.num_blocks))
+        return round_up(max(wanted, 1.25 * self.num_blocks))
 
     def seqs_wanted(self) -> int:
         """Places for those who wait as well, as far as there are KV blocks; four times as many at most."""
-        wanted = min(_round_up(self.num_running + max(1.0, self.num_waiting)), 4 * self.max_num_seqs)
+        wanted = min(round_up(self.num_running + max(1.0, self.num_waiting)), 4 * self.max_num_seqs)
         each = self.blocks_per_sequence
-        return min(wanted, int(self.num_blocks / each)) if each else wanted
+        return min(wanted, round_down(self.num_blocks / each)) if each else wanted
 
     def more_blocks(self, growth: float = 1.0) -> str:
         """The flags for a larger cache, with numbers."""
@@ -111,10 +119,23 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share < 0.0995 else f"{100 * share:.0f} %"
 
 
-def _round_up(number: float) -> int:
-    """To two digits, upwards."""
-    step = 10 ** max(0, len(str(int(number))) - 2)
-    return int(-(-number // step) * step)
+def round_up(number: float) -> int:
+    """To a round number, upwards: 27 is 30, 625 is 800. Numbers up to ten stay."""
+    if number <= 10:
+        return math.ceil(number)
+    return math.ceil(next(each for each in _round_numbers(number) if each >= number))
+
+
+def round_down(number: float) -> int:
+    """To a round number, downwards: 27 is 25, 625 is 600. Numbers up to ten stay."""
+    if number <= 10:
+        return int(number)
+    return int([each for each in _round_numbers(number) if each <= number][-1])
+
+
+def _round_numbers(number: float) -> list[float]:
+    scale = 10 ** (len(str(int(number))) - 2)
+    return [tenths * scale for tenths in ROUND_TENTHS]
 
 
 def _size(num_bytes: int) -> str:

@@ -36,7 +36,8 @@ def joined(findings: list[Finding]) -> list[Finding]:
     for same in by_name.values():
         worst = max(same, key=lambda finding: finding.share)
         engines = tuple(sorted(engine for finding in same for engine in finding.engines))
-        joined_ones.append(worst._replace(engines=engines))
+        is_severe = any(finding.is_severe for finding in same)
+        joined_ones.append(worst._replace(engines=engines, is_severe=is_severe))
     return sorted_findings(joined_ones)
 
 

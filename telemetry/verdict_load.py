@@ -1,7 +1,8 @@
 """Findings of load: the limits that keep requests waiting, and long prompts that keep others' tokens waiting."""
 
-from vllm_obs.telemetry.verdict_capacity import BLOCKS, SEQS, TOKENS, Capacity, percent
-from vllm_obs.telemetry.verdict_window import Finding, WindowFacts
+from vllm_obs.telemetry.verdict_capacity import BLOCKS, SEQS, TOKENS, Capacity, percent, round_down
+from vllm_obs.telemetry.verdict_tally import during
+from vllm_obs.telemetry.verdict_window import NS, Finding, WindowFacts
 
 MIN_KV_SHARE = 0.15
 MIN_STORM_WAITING = 1.0
@@ -22,13 +23,14 @@ MIN_STRETCH = 1.5
 
 def kv_pressure(facts: WindowFacts) -> Finding | None:
     """Requests wait for KV blocks; in a storm only those count that wait behind nobody who lost them."""
-    share = facts.share_of_work("fresh_kv_ns" if _is_storm(facts) else "kv_ns")
+    condition = "fresh_kv_ns" if _is_storm(facts) else "kv_ns"
+    share = facts.share_of_work(condition)
     if share < MIN_KV_SHARE:
         return None
-    capacity = Capacity(facts)
+    capacity = Capacity(facts, condition)
     says = (
-        f"Requests wait for KV blocks {percent(share)} of the time: {capacity.num_active_blocks:.0f} of "
-        f"{capacity.num_blocks} blocks are held by {capacity.num_running:.1f} that run, "
+        f"Requests wait for KV blocks {percent(share)} of the time: then {capacity.num_active_blocks:.0f} of "
+        f"{capacity.num_blocks} blocks are held by {capacity.num_running:.1f} that run, and "
         f"{capacity.num_waiting:.1f} wait."
     )
     return Finding(
@@ -44,15 +46,15 @@ def kv_pressure(facts: WindowFacts) -> Finding | None:
 def preemption_storm(facts: WindowFacts) -> Finding | None:
     """Those that run take each other's blocks, and compute again what they had."""
     num_preempted, share = facts.sums["preempted"], facts.share_of_work("preempted_wait_ns")
-    recomputed = facts.ratio("recomputed_tokens", "tokens")
+    recomputed = facts.ratio("recomputed_tokens", during("tokens", "storm_ns"))
     if not _is_storm(facts):
         return None
-    capacity = Capacity(facts)
+    capacity = Capacity(facts, "preempted_wait_ns")
     says = (
-        f"Running requests take each other's KV blocks: {num_preempted:.0f} preemptions in {facts.seconds:.0f} s, "
-        f"{percent(recomputed)} of the computed tokens are computed again."
+        f"Running requests take each other's KV blocks: {num_preempted:.0f} preemptions in {_time_of(facts)}, "
+        f"{_recomputed_words(recomputed)}."
     )
-    fitting = max(1, int(capacity.num_running / GROWTH))
+    fitting = max(1, round_down(capacity.num_running / GROWTH))
     helps = [capacity.more_blocks(GROWTH)]
     if fitting < capacity.max_num_seqs:
         helps.append(f"lower --max-num-seqs from {capacity.max_num_seqs} to about {fitting}")
@@ -69,7 +71,20 @@ def preemption_storm(facts: WindowFacts) -> Finding | None:
         },
         tuple(helps),
         ("raising --max-num-seqs: more would take each other's blocks", *capacity.useless(TOKENS)),
+        is_severe=True,
     )
+
+
+def _time_of(facts: WindowFacts) -> str:
+    """How much of the window a storm took."""
+    storm, whole = f"{facts.sums['storm_ns'] / NS:.0f} s", f"{facts.seconds:.0f} s"
+    return whole if storm == whole else f"{storm} of {whole}"
+
+
+def _recomputed_words(share: float) -> str:
+    if not share:
+        return "and no token is computed again yet"
+    return f"and {percent(share)} of the tokens computed in that time are computed again"
 
 
 def _is_storm(facts: WindowFacts) -> bool:
@@ -83,16 +98,20 @@ def token_budget(facts: WindowFacts) -> Finding | None:
     unshort = 1.0 - facts.share_of_work("preempted_wait_ns")
     if share < max(MIN_BUDGET_SHARE, MIN_BUDGET_SHARE_UNSHORT * unshort):
         return None
-    capacity = Capacity(facts)
+    capacity = Capacity(facts, "budget_ns")
     says = (
-        f"Steps are full {percent(share)} of the time: {capacity.tokens_per_step:.0f} of "
+        f"Steps are full {percent(share)} of the time: then {capacity.tokens_per_step:.0f} of "
         f"{capacity.budget} tokens are computed on average, and {capacity.num_waiting:.1f} requests wait."
     )
     return Finding(
         "token_budget",
         share,
         says,
-        {"token_budget_share": share, "step_ms_mean": facts.mean_ms("used_ns", "steps"), **capacity.evidence()},
+        {
+            "token_budget_share": share,
+            "step_ms_mean": facts.mean_ms("budget_ns", during("steps", "budget_ns")),
+            **capacity.evidence(),
+        },
         (
             f"raise --max-num-batched-tokens from {capacity.budget} to about {2 * capacity.budget}, "
             "if steps may take longer",
@@ -107,10 +126,10 @@ def max_num_seqs(facts: WindowFacts) -> Finding | None:
     share = facts.share_of_work("seqs_ns")
     if share < (MIN_SEQS_SHARE_BESIDE_PREEMPTION if facts.sums["preempted"] else MIN_SEQS_SHARE):
         return None
-    capacity = Capacity(facts)
+    capacity = Capacity(facts, "seqs_ns")
     says = (
         f"All {capacity.max_num_seqs} places for running requests are taken {percent(share)} of the time, "
-        f"and {capacity.num_waiting:.1f} requests wait."
+        f"and {capacity.num_waiting:.1f} requests wait then."
     )
     wanted = capacity.seqs_wanted()
     helps = [f"raise --max-num-seqs from {capacity.max_num_seqs} to about {wanted}"]
@@ -135,14 +154,14 @@ def long_prefill(facts: WindowFacts) -> Finding | None:
     stretch = beside / alone if alone else MIN_STRETCH
     if share < MIN_LONG_SHARE or stretch < MIN_STRETCH:
         return None
-    capacity = Capacity(facts)
+    capacity = Capacity(facts, "long_ns")
     per_step = facts.ratio("long_tokens", "long_steps")
     without = f" and {alone:.0f} ms without" if alone else ""
     says = (
         f"Chunks of very long prompts, {per_step:.0f} tokens each, fill the steps of {percent(share)} of the "
         f"time: a token takes {beside:.0f} ms beside them{without}."
     )
-    fitting = max(16, int(capacity.budget / stretch))
+    fitting = max(16, round_down(capacity.budget / stretch))
     return Finding(
         "long_prefill",
         share,

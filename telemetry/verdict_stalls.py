@@ -1,10 +1,12 @@
 """Findings of slowness: what stands still or lags, and workers and front ends that take longer than they need."""
 
+from vllm_obs.telemetry.explain_words import count
 from vllm_obs.telemetry.verdict_capacity import percent
 from vllm_obs.telemetry.verdict_tally import STALL, StalledStep
 from vllm_obs.telemetry.verdict_window import NS, Finding, WindowFacts
 
-MIN_STALL_SHARE = 0.05
+MIN_STALL_SHARE = 0.03
+"""Two seconds of a minute; only steps that took a second too long are counted at all."""
 MIN_LAG_SHARE = 0.25
 MIN_SLOW_RATIO = 3.0
 MIN_SLOW_STEPS = 50
@@ -12,7 +14,14 @@ MIN_SLOW_SHARE = 0.2
 MIN_OUTPUT_WAIT_MS = 50.0
 MIN_OUTPUT_WAIT_STEPS = 2.0
 MIN_LOOP_LAG_SECONDS = 0.25
-_STALL_HELPS = "`vllm-obs incident`, /inspect/processes and the stacks of the process"
+MIN_LATE_SECONDS = 1.5
+"""Tokens wait, or the loop is late, for so much of the window at least: less is a hiccup of a busy machine."""
+STOPPED = "T"
+"""The kernel's letter for a process that was stopped by a signal."""
+_STACKS_HELP = "the stacks of the process (POST /inspect/stacks) and what it does (/inspect/processes)"
+_INCIDENT_HELP = "`vllm-obs incident show`: the stacks, and what came before"
+_SLOW_HELP = "looking at what else used this machine then, its clock rates and its memory (`vllm-obs profile`)"
+_SCHEDULING_USELESS = "another scheduling limit: the steps themselves are slow"
 _LIMITS_USELESS = (
     "larger limits (--max-num-seqs, --max-num-batched-tokens, KV blocks): what stands still does not use them"
 )
@@ -44,7 +53,7 @@ def worker_slow(facts: WindowFacts) -> Finding | None:
             "num_steps_compared": float(num_known),
         },
         ("looking at what else uses this machine, its clock rates and its limits (`vllm-obs profile`)",),
-        ("another scheduling limit: the steps themselves are slow",),
+        (_SCHEDULING_USELESS,),
     )
 
 
@@ -54,16 +63,22 @@ def slow_frontend(facts: WindowFacts) -> Finding | None:
     step_ms = facts.mean_ms("used_ns", "steps")
     lag_seconds = facts.ratio("loop_lag_seconds", "loop_samples")
     is_slow = wait_ms >= max(MIN_OUTPUT_WAIT_MS, MIN_OUTPUT_WAIT_STEPS * step_ms)
-    if not facts.sums["outputs"] or not (is_slow or lag_seconds >= MIN_LOOP_LAG_SECONDS):
+    is_slow = is_slow and facts.sums["late_ns"] >= MIN_LATE_SECONDS * NS
+    is_late = lag_seconds >= MIN_LOOP_LAG_SECONDS and facts.sums["loop_lag_seconds"] >= MIN_LATE_SECONDS
+    if not facts.sums["outputs"] or not (is_slow or is_late):
         return None
-    share = wait_ms / (wait_ms + step_ms) if is_slow else min(1.0, lag_seconds)
+    late_ms = facts.mean_ms("late_outputs_ns", "late_outputs") or wait_ms
     lag_ms = 1000 * lag_seconds
-    says = f"Tokens wait {wait_ms:.0f} ms for the API server on their way out; its loop is {lag_ms:.0f} ms late."
     return Finding(
         "slow_frontend",
-        share,
-        says,
-        {"output_wait_ms_mean": wait_ms, "step_ms_mean": step_ms, "event_loop_lag_ms_mean": lag_ms},
+        facts.share("late_ns") if is_slow else min(1.0, lag_seconds),
+        f"Tokens wait {late_ms:.0f} ms for the API server on their way out; its loop is {lag_ms:.0f} ms late.",
+        {
+            "late_output_wait_ms_mean": late_ms,
+            "output_wait_ms_mean": wait_ms,
+            "step_ms_mean": step_ms,
+            "event_loop_lag_ms_mean": lag_ms,
+        },
         ("--stream-interval above 1: fewer, larger chunks", "more cores for the API server"),
         (_LIMITS_USELESS.replace("what stands still does not use them", "the engine is not what is waited for"),),
     )
@@ -77,36 +92,53 @@ def _standing(facts: WindowFacts) -> Finding:
         if stall.rank >= 0
         else f"{stall.role} (pid {stall.pid})"
     )
-    state = ", stopped by a signal" if stall.process_state == "T" else ""
+    is_stopped = stall.process_state == STOPPED
+    verb, state = ("was", ", and is stopped by a signal") if is_stopped else ("is", "")
     return Finding(
         "stalled_rank",
         min(1.0, seconds / max(facts.seconds, 1.0)),
-        f"The engine stands still since {seconds:.1f} s: {where} is {stall.activity} in step {stall.step}{state}.",
+        f"The engine has stood still for {seconds:.1f} s: {where} {verb} {stall.activity} in step "
+        f"{stall.step}{state}.",
         {"stalled_seconds": seconds, "rank": float(stall.rank), "pid": float(stall.pid), "role": stall.role},
-        (_STALL_HELPS,),
+        _go_on_helps(facts, stall.pid) if is_stopped else (_STACKS_HELP, _INCIDENT_HELP),
         (_LIMITS_USELESS,),
+        is_severe=True,
     )
 
 
+def _go_on_helps(facts: WindowFacts, pid: int) -> tuple[str, ...]:
+    num_open = facts.num_running + facts.num_waiting
+    loses = f"; a restart loses the {count(num_open, 'open request')}" if num_open else ""
+    return f"`kill -CONT {pid}`, which lets it go on{loses}", _INCIDENT_HELP
+
+
 def _stood(facts: WindowFacts, share: float) -> Finding:
+    """What took far too long: still does, or did; only what the watchdog saw has an incident."""
     lost_seconds = facts.sums["stalled_ns"] / NS
     worst = max(facts.stalls, key=lambda stall: stall.lost_ns, default=None)
-    if worst is None:
+    if worst is None or facts.open_seconds > lost_seconds:
         says = f"A step has not answered for {facts.open_seconds:.1f} s longer than its like took."
         evidence: dict[str, float | str] = {"open_seconds": facts.open_seconds}
+        return Finding("stalled_rank", share, says, evidence, (_STACKS_HELP,), (_LIMITS_USELESS,))
+    of_window = f" for {lost_seconds:.1f} s of {facts.seconds:.0f} s"
+    if facts.noticed:
+        did, helps, useless = f"stood still{of_window}", _INCIDENT_HELP, _LIMITS_USELESS
     else:
-        says = (
-            f"{_rank_words(facts)} stood still for {lost_seconds:.1f} s of {facts.seconds:.0f} s: step "
-            f"{worst.step} took {_seconds(worst):.2f} s where its like take {worst.expected_ns / NS:.2f} s."
-        )
-        evidence = {
-            "stalled_seconds": lost_seconds,
-            "rank": float(worst.rank),
-            "worst_step": float(worst.step),
-            "worst_step_seconds": _seconds(worst),
-            "expected_seconds": worst.expected_ns / NS,
-        }
-    return Finding("stalled_rank", share, says, evidence, (_STALL_HELPS,), (_LIMITS_USELESS,))
+        did = f"was slow{of_window}" if len(facts.stalls) > 1 else "was slow"
+        helps, useless = _SLOW_HELP, _SCHEDULING_USELESS
+    says = (
+        f"{_rank_words(facts)} {did}: step {worst.step} took {_seconds(worst):.2f} s, "
+        f"its like take {worst.expected_ns / NS:.2f} s."
+    )
+    evidence = {
+        "stalled_seconds": lost_seconds,
+        "rank": float(worst.rank),
+        "worst_step": float(worst.step),
+        "worst_step_seconds": _seconds(worst),
+        "expected_seconds": worst.expected_ns / NS,
+    }
+    # A slow step is as bad as its share says; what the watchdog has seen always is.
+    return Finding("stalled_rank", share, says, evidence, (helps,), (useless,), is_severe=bool(facts.noticed))
 
 
 def _lagging(facts: WindowFacts) -> Finding | None:

@@ -17,6 +17,8 @@ STALL_NS = 1_000_000_000
 LAG_NS = 500_000_000
 """A rank that ends its part of a step so long after the others, and LAG_FACTOR times as late, held them up."""
 LAG_FACTOR = 3.0
+HICCUP_NS = 250_000_000
+"""Of a lag only so much counts, or what the other ranks took: one late step makes no rank that is always late."""
 LONG_PROMPT_BUDGETS = 6.0
 """A prompt of so many token budgets is a very long one: no step can take it in whole."""
 MAX_STALLS = 256
@@ -24,6 +26,18 @@ MAX_PREEMPTED = 65_536
 MAX_NOTES = 1024
 LIMIT, LAG, STALL = "limit/", "lag/", "stall/"
 """Sums by limit (ns) and by rank (ns) have names that begin so."""
+CONDITIONS = (
+    "kv_ns",
+    "fresh_kv_ns",
+    "preempted_wait_ns",
+    "storm_ns",
+    "budget_ns",
+    "seqs_ns",
+    "long_ns",
+    *(f"{LIMIT}{limit}" for limit in ("waiting_on_grammar", "waiting_on_remote_kv", "lora_slots", "priority")),
+)
+"""Sums of time in which something held; of each there are the MEANS of that time alone."""
+MEANS = ("waiting_ns", "running_ns", "active_ns", "tokens", "steps")
 
 FindSequence = Callable[[str], SequenceLedger | None]
 
@@ -120,10 +134,13 @@ class StepTally:
         }
         self._add_waits(sums, step, num_preempted_waiting)
         self._add_rows(sums, step)
+        _add_means(sums)
         if lost_ns:
             sums[f"{STALL}{lag.rank}"] = lost_ns
         if len(step.workers) > 1:
-            sums["ranks_ns"], sums[f"{LAG}{lag.rank}"] = taken_ns, lag.num_ns
+            others_ns = taken_ns - lag.num_ns
+            counted_ns = min(lag.num_ns, max(HICCUP_NS, others_ns))
+            sums["ranks_ns"], sums[f"{LAG}{lag.rank}"] = others_ns + counted_ns, counted_ns
         return sums
 
     @staticmethod
@@ -149,6 +166,8 @@ class StepTally:
             "long_tokens": rows.num_long_tokens,
             "recomputed_tokens": rows.num_recomputed_tokens,
         }
+        if rows.num_recomputed_tokens or "preempted_wait_ns" in sums:
+            sums["storm_ns"] = used_ns
         is_long = 2 * rows.num_long_tokens > num_tokens
         if step.limit == "token_budget" and (planned.num_waiting or planned.left_out_ids):
             # A full step's time belongs to very long prompts and to the others by their tokens.
@@ -201,6 +220,20 @@ class StepTally:
         stall = StalledStep(step.engine, step.step, lag.rank, begun_at, step.over_at, lost_ns, expected_ns)
         self.stalls.append(stall)
         return lost_ns
+
+
+def during(figure: str, condition: str) -> str:
+    """The name of a figure's sum over the time in which a condition held."""
+    return f"{figure}@{condition}"
+
+
+def _add_means(sums: dict[str, float]) -> None:
+    """Add what was there in the time that each condition held, so that a finding's figures are of its own time."""
+    used_ns = sums["used_ns"]
+    for condition in CONDITIONS:
+        if held_ns := sums.get(condition):
+            for figure in MEANS:
+                sums[during(figure, condition)] = sums[figure] * held_ns / used_ns
 
 
 def rank_lag(workers: Sequence[WorkerStep]) -> RankLag:

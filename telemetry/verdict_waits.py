@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from vllm_obs.telemetry.verdict_capacity import BLOCKS, SEQS, TOKENS, Capacity, percent
+from vllm_obs.telemetry.verdict_tally import LIMIT
 from vllm_obs.telemetry.verdict_window import Finding, WindowFacts
 
 MIN_WAIT_SHARE = 0.1
@@ -59,7 +60,7 @@ def _wait(facts: WindowFacts, wait: _Wait) -> Finding | None:
     share = facts.limit_share(wait.limit)
     if share < MIN_WAIT_SHARE:
         return None
-    capacity = Capacity(facts)
+    capacity = Capacity(facts, f"{LIMIT}{wait.limit}")
     return Finding(
         wait.finding,
         share,

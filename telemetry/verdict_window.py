@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from vllm_obs.telemetry.ddsketch import DDSketch
 from vllm_obs.telemetry.records import EngineDescribed, StallBegun
-from vllm_obs.telemetry.verdict_tally import LAG, LIMIT, StalledStep
+from vllm_obs.telemetry.verdict_tally import LAG, LIMIT, StalledStep, during
 
 NS = 1e9
 
@@ -16,9 +16,9 @@ NS = 1e9
 class WindowFacts:
     """`sums` are those of `verdict_tally` over `seconds` of time, `ratios` observed over floor.
 
-    `stalls` are steps of the window that stood still, `standing` what stands still now (as the watchdog told it),
-    `open_seconds` how long the step in progress has gone beyond what it needs at best; `num_waiting` and
-    `num_running` are as of now.
+    `stalls` are steps of the window that took far too long. `standing` is what stands still now and `noticed` what
+    did in the window, as the watchdog told it. `open_seconds` is how long the step in progress has gone beyond
+    what it needs at best, or the engine has stood still; `num_waiting` and `num_running` are as of now.
     """
 
     engine: str
@@ -28,6 +28,7 @@ class WindowFacts:
     ratios: DDSketch = field(default_factory=DDSketch)
     stalls: tuple[StalledStep, ...] = ()
     standing: tuple[StallBegun, ...] = ()
+    noticed: tuple[StallBegun, ...] = ()
     open_seconds: float = 0.0
     num_waiting: int = 0
     num_running: int = 0
@@ -56,6 +57,10 @@ class WindowFacts:
         """One sum over another, 0 where there is nothing to divide by."""
         return self.sums[name] / self.sums[of] if self.sums[of] else 0.0
 
+    def mean_during(self, condition: str, figure: str) -> float:
+        """The mean of a figure (`waiting`, `running`, `active`) over the time in which a condition held."""
+        return self.ratio(during(f"{figure}_ns", condition), condition)
+
     def mean_ms(self, name: str, count: str) -> float:
         """A sum of time by a count, in milliseconds."""
         return self.ratio(name, count) / 1e6
@@ -71,6 +76,7 @@ class Finding(NamedTuple):
     """Something that held requests back. `share` is the part of the window (0 to 1) in which it did.
 
     `evidence` are the figures it rests on, with their units in their names; `helps` and `helps_not` are sentences.
+    `is_severe` says that it is bad however short it was.
     """
 
     name: str
@@ -80,6 +86,7 @@ class Finding(NamedTuple):
     helps: tuple[str, ...]
     helps_not: tuple[str, ...]
     engines: tuple[str, ...] = ()
+    is_severe: bool = False
 
     def document(self) -> dict[str, Any]:
         """In plain values, figures to four digits."""

@@ -11,7 +11,6 @@ from vllm_obs.telemetry.verdict_window import Finding, WindowFacts
 
 MIN_SECONDS = 3.0
 """A window that covers less than this says nothing."""
-SEVERE = frozenset({"stalled_rank", "preemption_storm"})
 SEVERE_SHARE = 0.5
 """From this share of the time on any finding is severe."""
 
@@ -107,7 +106,7 @@ def _doubts(facts: Sequence[WindowFacts], losses: Sequence[LostRecords]) -> Iter
 def _severity(findings: Sequence[Finding]) -> str:
     if not findings:
         return "none"
-    is_severe = any(finding.name in SEVERE or finding.share >= SEVERE_SHARE for finding in findings)
+    is_severe = any(finding.is_severe or finding.share >= SEVERE_SHARE for finding in findings)
     return "severe" if is_severe else "warning"
 
 

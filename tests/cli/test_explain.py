@@ -39,7 +39,7 @@ def _runs_here(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_OBS_RUN_DIR", str(base))
 
 
-@pytest.mark.parametrize("name", ["done", "done-0-0", "a/b c"])
+@pytest.mark.parametrize("name", ["done", "done-0-0", "done-0", "a/b c", "chatcmpl-a/b c", "resp_done"])
 def test_a_request_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", name]) == 0
     shown = capsys.readouterr().out

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from vllm_obs.cli import profile as profile_module
+from vllm_obs.cli.inspector import Inspector, InspectorError
 from vllm_obs.cli.main import main
 from vllm_obs.cli.profile_tables import NUM_ROWS, profile_words
 
@@ -113,3 +115,63 @@ def test_without_a_server_it_says_so(
     monkeypatch.setenv("VLLM_OBS_RUN_DIR", str(tmp_path))
     assert main(["profile"]) == 1
     assert "no live run is known" in capsys.readouterr().err
+
+
+class Asked:
+    """An inspector whose profile is over at once, and whose files are gone unless they are `PROFILE`'s."""
+
+    def __init__(self, refusal: str = "") -> None:
+        self.refusal = refusal
+        self.orders: list[Any] = []
+
+    def post(self, path: str, body: Any) -> Any:
+        self.orders.append(body)
+        if self.refusal:
+            raise InspectorError(self.refusal, 409)
+        return PROFILE
+
+    def get(self, path: str, **query: Any) -> Any:
+        return PROFILE
+
+    @property
+    def words(self) -> str:
+        return "run r"
+
+    @property
+    def url(self) -> str:
+        return Inspector("http://127.0.0.1:9").url
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    asked = Asked()
+    monkeypatch.setattr(profile_module, "find_inspector", lambda url: asked)
+    return asked
+
+
+def test_only_an_order_that_was_taken_is_told(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    asked.refusal = "another is under way"
+    assert main(["profile"]) == 1
+    assert capsys.readouterr() == ("", "vllm-obs: another is under way\n")
+    asked.refusal = ""
+    assert main(["profile"]) == 0
+    assert capsys.readouterr().err == "Profiling run r (5 s) …\n"
+
+
+def test_nothing_is_ordered_where_the_files_cannot_go(
+    asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["profile", "--output", str(tmp_path / "file" / "below")]) == 1
+    assert "no files can be written there: Not a directory" in capsys.readouterr().err
+    assert asked.orders == []
+
+
+def test_files_that_could_not_be_copied_are_said_to_be_where_they_are(
+    asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", "--output", str(tmp_path / "new")]) == 1
+    shown = capsys.readouterr()
+    assert "Files in /run/profiles/p:" in shown.out
+    assert shown.err.endswith("; they are in /run/profiles/p\n")
+    assert len(asked.orders) == 1

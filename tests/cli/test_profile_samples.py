@@ -31,8 +31,10 @@ def test_the_table_for_people() -> None:
     assert (
         "\n".join(profile_words(PROFILE, None))
         == """\
-EngineCore: 10 samples, 0.04 s of CPU
-  100.0 %  EngineCore.step  vllm_obs/engine/core.py
+EngineCore: 10 samples, 4 of them ran, 0.04 s of CPU
+    cpu ms     cpu     ran  samples  function
+      35.0 100.0 %       4        4  EngineCore.step  vllm_obs/engine/core.py
+       0.0   0.0 %       0        6  Queue.get  queue.py
 
 Sampled with in-process: each process samples itself: py-spy is not installed.
 Worker_TP1 did not answer in time: it may hang; only py-spy could see where.

@@ -53,7 +53,8 @@ def test_a_run_that_has_ended_is_read_from_what_it_left(run_dir: Path, capsys: p
         assert shown.out.startswith("Ready 0.1 s after start")
         assert "100.0 MiB in RAM, 90.0 % accounted, as recorded last" in shown.out
         assert "  weights         60.0 MiB  60.0 %  ████████████████████████\n" in shown.out
-        assert run_dir.name in shown.err
+        assert f"run {run_dir.name} has ended" in shown.err
+        assert shown.out.endswith("The run has ended: of each process this is what was recorded last.\n")
 
 
 def test_without_any_run_it_says_so(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,7 @@
 """Real processes that are stopped under load: named in time, not ready meanwhile, and well again afterwards."""
 
 import contextlib
-import http.client
-import json
 import os
-import re
 import signal
 import threading
 import time
@@ -165,18 +162,3 @@ def test_nobody_is_blamed_for_a_stopped_observer(server: ObservedServer) -> None
         server.inspect("state")
         assert health_word(server) != "stalled"
     assert num_stalls() == before
-
-
-def test_every_process_shows_its_stacks_while_it_works(server: ObservedServer) -> None:
-    address = re.search(r"^Inspector: http://(\S+):(\d+)$", server.server.log.read_text(), re.MULTILINE)
-    assert address is not None
-
-    connection = http.client.HTTPConnection(address[1], int(address[2]), timeout=30)
-    with Streams(server):
-        connection.request("POST", "/inspect/stacks", b"{}", {"content-type": "application/json"})
-        rows = {row["title"]: row for row in json.loads(connection.getresponse().read())["processes"]}
-        connection.close()
-    assert set(rows) == {"APIServer_0", "EngineCore_DP0", "Worker_TP0", "Observer"}
-    assert {row["how"] for row in rows.values()} == {"faulthandler"}
-    assert "worker_process.py" in rows["Worker_TP0"]["text"]
-    assert "Once" not in "".join(row["text"] for row in rows.values())

@@ -82,9 +82,11 @@ def test_one_that_cannot_begin_is_recorded_and_no_failure(caplog: pytest.LogCapt
     recorder = MemoryRecorder()
     captures = ProcessCaptures(SITE, recorder, worker_kinds(object()))
     assert not captures.obey(ORDER)
-    (ended,) = recorder.of(ProfileEnded)
+    (ended,) = recorder.records
     assert isinstance(ended, ProfileEnded)
-    assert ended.error == "this worker runs no model and has no operators"
+    assert ended.error.startswith(
+        "a synthetic worker runs no model and has no operators to profile; --kind samples"
+    )
     assert "the profile cannot be taken" in caplog.text
 
 

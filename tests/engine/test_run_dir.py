@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from vllm_obs.engine import incident_archive
 from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.incident_archive import MAX_RUNS
 from vllm_obs.engine.run_dir import NUM_DEAD_RUNS_KEPT, RunDirectory, base_directory, prune_dead_runs
 
 
@@ -52,14 +54,55 @@ def test_the_next_start_keeps_the_last_five_dead_runs_without_their_sockets(run_
     assert sorted(path.name for path in dead[-1].iterdir()) == ["lock", "ring"]
 
 
-def test_a_run_with_an_incident_is_kept_before_older_ones_without_but_not_before_the_newest(
-    run_base: Path,
-) -> None:
+def with_incident(path: Path) -> Path:
+    """The run, with an incident."""
+    folder = path / "incidents" / f"{path.name[:15]}-killed-EngineCore_DP0"
+    folder.mkdir(parents=True)
+    (folder / "incident.json").write_text("{}")
+    (folder / "recording").write_text("large")
+    return path
+
+
+def is_whole(path: Path) -> bool:
+    return (path / "ring").exists()
+
+
+def test_of_older_runs_only_their_incidents_stay(run_base: Path) -> None:
     dead = [dead_run(run_base, number) for number in range(1, 9)]
-    for number in (0, 1, 2):
-        (dead[number] / "incidents").mkdir()
+    with_incident(dead[1])
+    (dead[0] / "incidents").mkdir()
     prune_dead_runs(run_base)
-    assert [path.exists() for path in dead] == [False, True, True, False, False, True, True, True]
+    prune_dead_runs(run_base)
+    assert [path.exists() for path in dead] == [False, True, False, True, True, True, True, True]
+    kept = sorted(str(path.relative_to(dead[1])) for path in dead[1].rglob("*") if path.is_file())
+    assert kept == ["incidents/20260102-000000-killed-EngineCore_DP0/incident.json", "lock", "pruned"]
+    assert stat.S_IMODE((dead[1] / "pruned").stat().st_mode) == 0o600
+
+
+def test_the_first_cause_of_a_crash_loop_is_never_lost_and_whole_for_an_hour(run_base: Path) -> None:
+    before = with_incident(dead_run(run_base, 1))
+    for number in range(100):
+        # One a minute.
+        run = dead_run(run_base, 31)
+        name = f"20260131-{number // 60:02d}{number % 60:02d}00-{number}"
+        with_incident(run.rename(run_base / name))
+        prune_dead_runs(run_base)
+        first = run_base / "20260131-000000-0"
+        assert (first / "incidents").is_dir()
+        assert is_whole(first) == (number <= 60)
+        runs = [path for path in run_base.iterdir() if path.is_dir()]
+        assert sum(map(is_whole, runs)) <= NUM_DEAD_RUNS_KEPT
+        assert len(runs) <= NUM_DEAD_RUNS_KEPT + MAX_RUNS
+    assert (before / "incidents").is_dir()
+
+
+def test_incidents_that_stay_have_so_many_bytes_at_most(run_base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incident_archive, "MAX_BYTES", 200_000)
+    dead = [with_incident(dead_run(run_base, number)) for number in range(1, 12)]
+    for path in dead:
+        (next((path / "incidents").iterdir()) / "steps.jsonl").write_bytes(b"x" * 60_000)
+    prune_dead_runs(run_base)
+    assert sum(path.exists() for path in dead) == NUM_DEAD_RUNS_KEPT + 3
 
 
 def test_a_live_run_is_never_pruned(run_base: Path) -> None:

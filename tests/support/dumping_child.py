@@ -13,12 +13,36 @@ from vllm_obs.telemetry.stack_dump import StackDump
 
 def sleep_in_c() -> None:
     """Hang where no Python code runs and the interpreter's lock is held."""
-    ctypes.PyDLL(None).sleep(60)
+    libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    for _ in range(2):  # a sleep would end with the first signal
+        libc.pthread_mutex_lock(mutex)
 
 
 def crash() -> None:
     """Read at address 0."""
     ctypes.string_at(0)
+
+
+class Ordered:
+    """Compared by a call from C into Python."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __lt__(self, other: "Ordered") -> bool:
+        return self.value < other.value
+
+
+def plus_one(value: int) -> int:
+    """Called from C, too."""
+    return value + 1
+
+
+def work() -> None:
+    """Go in and out of frames as fast as can be."""
+    while True:
+        sorted([Ordered(value % 7) for value in range(50)])
+        list(map(plus_one, (value for value in range(30))))
 
 
 def wait_for_a_secret(secret: str) -> None:
@@ -32,13 +56,18 @@ def main() -> None:
     if how != "unregistered":
         StackDump(run_dir, title)
     threading.Thread(target=wait_for_a_secret, args=("CANARY-prompt",), daemon=True).start()
+    if how.startswith("busy"):
+        for _ in range(3):
+            threading.Thread(target=work, name="worker", daemon=True).start()
     time.sleep(0.05)
     print(os.getpid(), flush=True)
-    if how == "crash":
+    if how.endswith("crash"):
         sys.stdin.read(1)
         crash()
     elif how == "hang":
         sleep_in_c()
+    elif how == "busy":
+        work()
     time.sleep(60)
     recorder.close()
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from vllm_obs.telemetry.ddsketch import DDSketch
 from vllm_obs.telemetry.records import EngineDescribed
+from vllm_obs.telemetry.verdict_tally import CONDITIONS, during
 from vllm_obs.telemetry.verdict_window import WindowFacts
 
 S = 10**9
@@ -16,11 +17,15 @@ DESCRIBED = EngineDescribed(
 def minute(described: EngineDescribed = DESCRIBED, **sums: float) -> WindowFacts:
     """1000 steps in 60 s, all of it steps, with 10 that run on 300 blocks and 5 that wait, 100 tokens a step.
 
-    Sums that end in `_ns` are given in seconds.
+    Sums that end in `_ns` are given in seconds. While a condition holds it is as it always is.
     """
     mean = {"waiting_ns": 5 * 60, "running_ns": 10 * 60, "active_ns": 300 * 60}
     given = {"steps": 1000, "ns": 60, "used_ns": 60, "tokens": 100_000, **mean, **sums}
     counted = {name: number * S if name.endswith("_ns") else number for name, number in given.items()}
+    for condition in CONDITIONS:
+        for figure in ("waiting_ns", "running_ns", "active_ns", "tokens", "steps"):
+            held = counted.get(condition, 0) / counted["used_ns"]
+            counted.setdefault(during(figure, condition), counted[figure] * held)
     return WindowFacts("0", described, 60.0, Counter(counted), num_running=10)  # type: ignore[arg-type]
 
 

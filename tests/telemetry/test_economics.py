@@ -298,4 +298,4 @@ def test_a_submission_that_comes_late_names_the_account() -> None:
     economics.record(ENGINE, taken)
     (_, submitted), *_ = FactStream().submit("a", is_taken=False, account="")
     economics.record(API_SERVER, submitted)
-    assert economics.book.live["a"] == RequestCost("a", account="none", engine="0")
+    assert economics.book.live["a"] == RequestCost("a", account="none", engine="0", external_id="label-a")

@@ -22,7 +22,7 @@ def stream() -> FactStream:
     """One request that took a step for itself."""
     stream = FactStream()
     stream.describe()
-    stream.submit("a", num_prompt_tokens=10, account="key-1")
+    stream.submit("a", num_prompt_tokens=10, account="key-1", external_id="mine")
     stream.step(["a"])
     stream.finish("a", "length")
     return stream
@@ -65,6 +65,7 @@ def test_whole_answer_of_one_request(economics: Economics, stream: FactStream) -
     assert view["top"]["by_step_seconds"] == [
         {
             "request_id": "a",
+            "external_id": "mine",
             "account": "key-1",
             "engine": "0",
             "is_live": False,

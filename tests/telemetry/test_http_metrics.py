@@ -52,6 +52,15 @@ def test_a_full_queue_turns_requests_away() -> None:
     }
 
 
+def test_what_a_stalled_engine_cannot_take_is_counted_by_its_reason() -> None:
+    facts = begun()
+    facts.end_http(503, reason="stalled")
+    assert facts.samples("http_requests", "vllm_obs_errors") == {
+        "http_requests_total{handler=/v1/chat/completions,method=POST,status=5xx}": 1,
+        "vllm_obs_errors_total{type=stalled,where=http}": 1,
+    }
+
+
 def test_a_client_that_left_is_no_error_of_ours() -> None:
     facts = begun()
     facts.end_http(499)

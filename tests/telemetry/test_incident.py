@@ -1,6 +1,9 @@
 """Deaths, stalls and failed steps make one incident each, with what followed in it, once and for all."""
 
+import contextlib
+import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,21 @@ from broken_run import NUM_STEPS, PID, broken_run
 from fact_stream import ENGINE
 
 from vllm_obs.telemetry.death_watch import DeathWatch
+from vllm_obs.telemetry.flight_recorder import FlightRecorder
 from vllm_obs.telemetry.incident import GRACE_NS, STEP_QUIET_NS, IncidentFiler, IncidentPorts
+from vllm_obs.telemetry.incident_backlog import MAX_WAITING, RETRY_NS
 from vllm_obs.telemetry.incident_reader import read_incident
 from vllm_obs.telemetry.incident_shelf import IncidentShelf
-from vllm_obs.telemetry.incident_story import Scene
+from vllm_obs.telemetry.incident_story import Scene, Story, file_story
 from vllm_obs.telemetry.observer import Observer
-from vllm_obs.telemetry.records import IncidentFiled, ProcessExited, Record, StallBegun, StepFailed
+from vllm_obs.telemetry.records import (
+    IncidentFiled,
+    ProcessExited,
+    Record,
+    StallBegun,
+    StallEnded,
+    StepFailed,
+)
 from vllm_obs.telemetry.replay import open_replay
 from vllm_obs.telemetry.ring_tail import RingTail
 from vllm_obs.telemetry.run_state import RunState
@@ -25,7 +37,9 @@ S = 10**9
 KILLED = ProcessExited("EngineCore_DP0", PID, -9, 0)
 STALL = StallBegun("0", "Worker_TP1", 77, 1, "executing", 9, "T", "Worker_TP1 is stopped", 5 * S, 15 * S)
 FAILED = StepFailed(9, "RuntimeError: a prompt", 20 * S, ["r-1", "r-2"])
+ENDED = StallEnded("0", "Worker_TP1", 77, 5 * S, 20 * S + S // 10)
 API = Source("APIServer_0", PID, 1, "")
+NO_ROOM = OSError(errno.ENOSPC, "No space left on device")
 
 
 class Desk:
@@ -37,7 +51,8 @@ class Desk:
         self.observer = Observer("run", run_dir)
         self.observer.tail = RingTail(run_dir)
         self.verdict: dict[str, Any] = {"word": "kv_blocks", "says": "too few blocks"}
-        ports = IncidentPorts(self._scene, self.recorded.append, self.observer.drain_slice)
+        self.broken: Exception | None = None
+        ports = IncidentPorts(self._scene, self.recorded.append, self.observer.drain_slice, self._write)
         self.filer = IncidentFiler(self.shelf, DeathWatch(run_dir), ports)
         self.observer.add_views([self.filer])
 
@@ -46,6 +61,11 @@ class Desk:
         return Scene(
             self.observer, self.shelf.path.parent, rings, config, "1.2.3", verdict=lambda at: self.verdict
         )
+
+    def _write(self, shelf: IncidentShelf, story: Story, scene: Scene) -> str:
+        if self.broken is not None:
+            raise self.broken
+        return file_story(shelf, story, scene)
 
     def drain(self) -> None:
         while not self.observer.drain_slice():
@@ -187,6 +207,99 @@ def test_a_stall_is_filed_at_once_with_its_stacks(desk: Desk) -> None:
     ]
 
 
+def test_a_stall_that_is_over_is_told_in_the_past_tense_wherever_it_is_told(desk: Desk, run_dir: Path) -> None:
+    desk.filer.stall(STALL, {})
+    (content,) = desk.filed()
+    assert content["incident"]["helps"] == [
+        "kill -CONT 77 lets it go on; a restart loses nothing: no request is open."
+    ]
+    with contextlib.closing(FlightRecorder(run_dir / "Worker_TP1.ring", "Worker_TP1", 65536)):
+        pid = os.getpid()
+        desk.filer.record(API, ENDED._replace(pid=1))  # another's
+        desk.filer.stall(STALL._replace(pid=pid), {})
+        desk.filer.record(API, ENDED._replace(pid=pid))
+    desk.filer.record(API, ENDED)
+    first, second = (content["incident"] for content in desk.filed())
+    assert first["says"] == (
+        "Engine 0 stood still for 15.1 s, until its process ended: Worker_TP1 (rank 1, pid 77) was stopped by a "
+        "signal (executing in step 9)."
+    )
+    assert second["says"].startswith("Engine 0 stood still for 15.1 s and moved again: Worker_TP1 (rank 1")
+    assert second["ended"] == {
+        "monotonic_at": ENDED.ended_at,
+        "wall_at": second["happened"]["wall_at"] + ENDED.ended_at - STALL.noticed_at,
+        "says": "moved again after 15.1 s",
+    }
+    assert second["timeline"][-1] == {"at": ENDED.ended_at, "says": "the stall was over: moved again after 15.1 s"}
+    assert second["helps"] == []
+    says = {filed.incident: filed.says for filed in desk.recorded if isinstance(filed, IncidentFiled)}
+    assert says == {first["name"]: first["says"], second["name"]: second["says"]}
+    desk.filer.record(API, ENDED)
+    assert len(desk.recorded) == 4
+
+
+def test_a_stall_that_is_over_before_its_stacks_are_taken_is_filed_as_over(desk: Desk) -> None:
+    desk.filer.record(API, ENDED)
+    desk.filer.stall(STALL, {})
+    assert "stood still for 15.1 s" in desk.filed()[0]["incident"]["says"]
+
+
+def test_an_observer_that_is_started_again_learns_the_end_of_an_earlier_ones_stall(
+    desk: Desk, run_dir: Path
+) -> None:
+    desk.filer.stall(STALL, {})
+    second = Desk(run_dir)
+    second.filer.record(API, ENDED)
+    assert "stood still for 15.1 s" in desk.filed()[0]["incident"]["says"]
+    second.close()
+
+
+def test_what_stands_still_when_the_run_ends_did_so_until_then(run_dir: Path) -> None:
+    desk = Desk(run_dir)
+    desk.filer.stall(STALL, {})
+    desk.close()
+    assert "until the run ended: Worker_TP1" in desk.filed()[0]["incident"]["says"]
+
+
+def test_what_a_full_disk_has_no_room_for_is_kept_and_written_when_it_has(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.broken = NO_ROOM
+    desk.filer.stall(STALL, {"Worker_TP1": "File"})
+    (record,) = caplog.records
+    assert record.message.endswith(
+        "-stalled-Worker_TP1: Worker_TP1 is stopped. (it cannot be written: No space left on device; it is kept "
+        "in memory until that is possible)"
+    )
+    desk.filer.look(99 * S)
+    assert desk.filed() == []
+    desk.filer.record(API, ENDED)
+    desk.broken = None
+    desk.filer.look(99 * S + RETRY_NS - 1)
+    assert desk.filed() == []
+    desk.filer.look(99 * S + RETRY_NS)
+    (content,) = desk.filed()
+    assert "stood still for 15.1 s" in content["incident"]["says"]
+    assert content["stacks"] == {"Worker_TP1": "File"}
+    assert [bool(filed.filed_at) for filed in desk.recorded if isinstance(filed, IncidentFiled)] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_of_what_waits_for_room_the_first_are_kept(desk: Desk) -> None:
+    desk.broken = NO_ROOM
+    for number in range(MAX_WAITING + 5):
+        desk.filer.stall(STALL._replace(stuck_at=number), {})
+    assert len(desk.filer._backlog) == MAX_WAITING
+    desk.broken = None
+    desk.filer.finish(is_owner_gone=False)
+    assert [content["incident"]["culprit"]["stall"]["stuck_at"] for content in desk.filed()] == list(
+        range(MAX_WAITING)
+    )
+
+
 def test_steps_that_fail_alike_within_a_minute_are_one_incident(desk: Desk) -> None:
     for number in range(3):
         desk.filer.record(ENGINE, FAILED._replace(step=9 + number))
@@ -223,12 +336,12 @@ def test_steps_that_failed_before_their_engine_died_are_in_its_incident(desk: De
 def test_nothing_that_goes_wrong_in_filing_reaches_the_observer(
     desk: Desk, run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (run_dir / "incidents").write_text("in the way")
+    desk.broken = RuntimeError("a defect")
     for number in range(3):
         desk.filer.stall(STALL._replace(stuck_at=number), {})
     assert (desk.filer.num_failures, len(caplog.records)) == (3, 1)
     assert desk.recorded == []
-    (run_dir / "incidents").unlink()
+    desk.broken = None
 
     def judge(at: int) -> dict[str, Any]:
         raise RuntimeError("no verdict")

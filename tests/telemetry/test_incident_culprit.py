@@ -35,6 +35,13 @@ def test_a_core_whose_end_the_server_recorded_came_first_and_its_workers_followe
     assert roles([*ends, API])[0] == ["EngineCore_DP0"]
 
 
+def test_an_engine_that_failed_while_its_server_lived_came_first_though_nobody_recorded_it() -> None:
+    failed = CORE._replace(exit_code=70, ended_at=99)
+    assert roles([failed, API._replace(exit_code=70)])[0] == ["EngineCore_DP0"]
+    assert roles([failed._replace(ended_at=101), API._replace(exit_code=70)])[0] == ["APIServer_0"]
+    assert roles([failed]) == []
+
+
 def test_a_worker_whose_end_the_core_recorded_came_before_the_core_gave_up() -> None:
     ends = [recorded(CORE, 70), recorded(WORKERS[1], -9), WORKERS[0]]
     assert roles(ends) == [["Worker_TP1"], ["EngineCore_DP0", "Worker_TP0"]]

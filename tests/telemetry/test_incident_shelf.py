@@ -54,6 +54,23 @@ def test_one_that_cannot_be_written_leaves_nothing(shelf: IncidentShelf) -> None
     assert shelf.names() == []
 
 
+def test_a_document_is_replaced_whole_or_not_at_all(shelf: IncidentShelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf.add(NAME, {"incident.json": DOCUMENT})
+    shelf.rewrite(NAME, b'{"name": "y"}')
+    assert shelf.read(NAME) == {"name": "y"}
+    monkeypatch.setattr(Path, "replace", _no_room)
+    with pytest.raises(OSError, match="no room"):
+        shelf.rewrite(NAME, DOCUMENT)
+    assert [path.name for path in (shelf.path / NAME).iterdir()] == ["incident.json"]
+    with pytest.raises(FileNotFoundError):
+        shelf.rewrite(f"{NAME}-2", DOCUMENT)
+    assert shelf.names() == [NAME]
+
+
+def _no_room(path: Path, target: Path) -> Path:
+    raise OSError("no room")
+
+
 def test_two_of_a_second_have_names_of_their_own_and_a_file_is_cut(shelf: IncidentShelf) -> None:
     names = [shelf.add(NAME, {"incident.json": DOCUMENT, "x": b"x" * (MAX_FILE_BYTES + 5)}) for _ in range(3)]
     assert names == [NAME, f"{NAME}-2", f"{NAME}-3"]

@@ -77,6 +77,21 @@ def test_filters_combine(run: ScriptedRun, observer: Observer) -> None:
     assert ids(listed(observer, ALL._replace(min_seconds=0.3, failed_only=True))) == []
 
 
+def test_what_was_refused_is_on_the_first_page(run: ScriptedRun, observer: Observer) -> None:
+    run.serve("done", num_output=1)
+    run.refuse("stalled", 503, "stalled")
+    for wanted, ids_refused in (
+        (ALL, ["stalled"]),
+        (ALL._replace(state="ended"), ["stalled"]),
+        (ALL._replace(state="live"), []),
+        (ALL._replace(account="none"), []),
+        (ALL._replace(cursor="1:x"), []),
+    ):
+        assert [ended["http_id"] for ended in listed(observer, wanted)["refused"]] == ids_refused
+    (known,) = one_request(observer.state, observer.now(), "chatcmpl-stalled")["http"]
+    assert (known["http_id"], known["reason"]) == ("stalled", "stalled")
+
+
 def test_a_row_says_where_its_sequence_is(run: ScriptedRun, observer: Observer) -> None:
     mixed(run)
     rows = {row["http_id"]: row for row in listed(observer)["requests"]}

@@ -101,6 +101,7 @@ def test_of_a_recording_what_was_looked_up_last_is_told(observer: Observer, ledg
     assert (core["is_measured"], core["resident_bytes"], core["accounted"]) == (False, 50, pytest.approx(0.8))
     assert (core["looked_at"], core["age_seconds"]) == (9, pytest.approx((observer.now() - 9) / 1e9, abs=60))
     assert (core["pss_bytes"], view["total"]["pss_bytes"], view["limits"]) == (None, None, {})
+    assert view["hints"] == ["This is a recording: of each process this is what was recorded last."]
 
 
 def view_of(reserved: int, resident: int, room: int, **device: int) -> dict[str, Any]:

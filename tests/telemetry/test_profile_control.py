@@ -153,6 +153,7 @@ def test_orders_are_read(body: bytes, order: ProfileOrder) -> None:
         (b'{"seconds": true}', "seconds must be"),
         (b'{"steps": 0}', "steps must be a whole number from 1 to 2000"),
         (b'{"steps": 1.5}', "steps must be"),
+        (b'{"kind": "samples", "steps": 10}', "samples know only seconds, no steps"),
     ],
 )
 def test_what_is_no_order_is_refused_plainly(body: bytes, message: str) -> None:

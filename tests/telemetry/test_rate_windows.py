@@ -2,6 +2,7 @@
 
 import pytest
 
+from vllm_obs.telemetry import rate_windows
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.rate_windows import NUM_SECONDS, RateWindows, end_of_second
 from vllm_obs.telemetry.records import (
@@ -118,6 +119,48 @@ def test_probes_are_no_http_requests() -> None:
         moments = (BEGIN, BEGIN, BEGIN + 1)
         rates.record(API, HttpRequestEnded("h", 0, "", handler, "GET", 200, "", "", *moments, 1, 1))
     assert rates.rates(BEGIN + S)["10s"]["http_requests_per_second"] == 1.0
+
+
+def ended(http_id: str, status: int, reason: str, handler: str = "/v1/chat/completions") -> HttpRequestEnded:
+    return HttpRequestEnded(http_id, 0, "", handler, "POST", status, reason, "", BEGIN, BEGIN, BEGIN + 1, 1, 1)
+
+
+def test_what_is_refused_has_failed_and_is_counted_by_its_reason() -> None:
+    rates = RateWindows()
+    for record in (
+        ended("a", 503, "stalled"),
+        ended("b", 503, "stalled"),
+        ended("c", 429, "overloaded"),
+        ended("d", 404, "model_not_found"),
+        ended("e", 400, "a word of its own"),
+        ended("f", 499, ""),
+        ended("g", 200, ""),
+        ended("h", 503, "stalled", "/health"),
+    ):
+        rates.record(API, record)
+    assert rates.refused(BEGIN + S)["1m"] == {"stalled": 2, "overloaded": 1, "model_not_found": 1, "other": 1}
+    assert rates.rates(BEGIN + S)["10s"]["failed_requests_per_second"] == 3.0
+    assert rates.refused(BEGIN + 400 * S)["5m"] == {}
+
+
+def test_a_request_with_sequences_fails_by_them_and_is_not_refused() -> None:
+    rates, resumed = RateWindows(), ledger()
+    rates.record(API, resumed.submitted._replace(http_id="own"))
+    rates.resumed(API, resumed)
+    for http_id in ("own", "h"):
+        rates.record(API, ended(http_id, 500, "engine_dead"))
+    rates.sequence_closed(ledger(finish_reason="error", ended_at=BEGIN))
+    assert rates.refused(BEGIN + S)["1m"] == {}
+    assert rates.rates(BEGIN + S)["10s"]["failed_requests_per_second"] == 1.0
+
+
+def test_admitted_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_windows, "MAX_ADMITTED", 2)
+    rates = RateWindows()
+    for number in range(5):
+        rates.record(API, ledger().submitted._replace(http_id=f"h-{number}"))
+    rates.record(API, ledger().submitted._replace(http_id=""))
+    assert list(rates._admitted) == ["h-3", "h-4"]
 
 
 def test_where_time_stands_still_the_last_second_counts() -> None:

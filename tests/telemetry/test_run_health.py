@@ -7,9 +7,10 @@ import pytest
 from scripted_run import ScriptedRun
 
 from vllm_obs.telemetry.observer import Observer
-from vllm_obs.telemetry.records import EngineStateChanged, ProcessExited, StallBegun
+from vllm_obs.telemetry.records import EngineStateChanged, IncidentFiled, ProcessExited, StallBegun
 from vllm_obs.telemetry.ring_tail import RingTail
-from vllm_obs.telemetry.run_health import Health, deaths_of, health_of
+from vllm_obs.telemetry.run_health import Health, deaths_of, health_of, with_incident
+from vllm_obs.telemetry.watchdog_log import Stall
 
 S = 10**9
 SAYS = "Engine 0 has 0 running and 1 waiting, and does not move: EngineCore_DP0 (pid 7) is stopped by a signal."
@@ -34,6 +35,28 @@ def health(observer: Observer, now: int, *stalls: StallBegun) -> Health:
     while not observer.drain_slice():
         pass
     return health_of(observer, now, stalls=stalls)
+
+
+def test_a_stall_that_is_over_does_not_read_as_one_that_lasts() -> None:
+    begun = StallBegun("0", "Worker_TP1", 42, 1, "executing", 9, "T", SAYS, 100 * S, 110 * S)
+    filed = IncidentFiled("20260101-stalled", "stalled", "Worker_TP1", 42, SAYS, 110 * S, 111 * S)
+    stalled, well = Health("stalled", "It stands still."), Health("ok", "1 running, 0 waiting.")
+    lasting, over = Stall(begun), Stall(begun, 114 * S)
+    assert [
+        with_incident(stalled, filed, [lasting], 112 * S).says,
+        with_incident(well, filed, [over], 126 * S).says,
+        with_incident(
+            well, filed, [over._replace(begun=begun._replace(engine="", process_state="S"))], 126 * S
+        ).says,
+        with_incident(well, filed, [], 126 * S).says,
+    ] == [
+        "It stands still. Incident: 20260101-stalled.",
+        "1 running, 0 waiting. Last incident (20260101-stalled): Worker_TP1 (pid 42) held engine 0 up for 14.0 s, "
+        "stopped by a signal, and that ended 12 s ago.",
+        "1 running, 0 waiting. Last incident (20260101-stalled): Worker_TP1 (pid 42) stood still for 14.0 s, and "
+        "that ended 12 s ago.",
+        f"1 running, 0 waiting. Last incident (20260101-stalled): {SAYS}",
+    ]
 
 
 def test_a_stall_is_told_with_how_long_it_has_lasted(run: ScriptedRun, observer: Observer) -> None:

@@ -45,6 +45,18 @@ def test_a_sequence_is_found_by_its_id_its_request_and_its_clients_label() -> No
     assert state.find("nobody") == []
 
 
+@pytest.mark.parametrize(
+    "name", ["r-1-0", "r-1", "chatcmpl-http-r-1-0", "resp_http-r-1-0", "cmpl-cmpl-mine", "cmpl-mine"]
+)
+def test_a_sequence_is_found_by_its_stem_and_by_the_id_of_its_reply(name: str) -> None:
+    stream = FactStream()
+    stream.submit("r-1-0", external_id="cmpl-mine")
+    stream.submit("other-0", external_id="mine")
+    state, _ = run_of(stream.facts)
+    assert [ledger.request_id for ledger in state.find(name)] == ["r-1-0"]
+    assert state.find("cmpl-") == state.find("r") == state.find("") == state.find("chatcmpl-nobody") == []
+
+
 def test_levels_are_true_whether_or_not_the_engine_works() -> None:
     stream = FactStream()
     stream.describe()

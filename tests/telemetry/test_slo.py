@@ -36,7 +36,7 @@ class Judged:
         self, name: str, first_ms: int = 1, gap_ms: int = 1, *, num_tokens: int = 3, how: str = "stop"
     ) -> None:
         """A sequence that waits so long for its first step, and has its steps take so long."""
-        self.stream.submit(name, num_prompt_tokens=4)
+        self.stream.submit(name, num_prompt_tokens=4, account="key-1", external_id=f"mine-{name}")
         self.stream.pass_time(first_ms * 10**6)
         for _ in range(num_tokens):
             self.stream.step([name], parts={"forward": gap_ms * 10**6})
@@ -120,6 +120,7 @@ def test_windows_hold_what_ended_in_them(judged: Judged) -> None:
     }
     assert [miss["request_id"] for miss in minute["worst"]] == ["broken", "both", "slow", "slack"]
     assert minute["worst"][0]["times_limit"] is None
+    assert (minute["worst"][1]["external_id"], minute["worst"][1]["account"]) == ("mine-both", "key-1")
     assert minute["worst"][1]["times_limit"] == pytest.approx(40, rel=0.05)
     later = judged.slo.view(now + 100 * NS)["windows"]
     assert (later["1m"]["attainment"], later["1m"]["worst"], later["5m"]["attainment"]) == (None, [], 0.2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_obs.telemetry.slo_targets import SloTargets, slo_targets, slo_text
+from vllm_obs.telemetry.slo_targets import SloTargets, slo_doubt, slo_targets, slo_text
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,20 @@ def test_targets_are_read(text: str, targets: SloTargets) -> None:
 def test_what_is_no_target_is_refused_plainly(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         slo_targets(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "doubt"),
+    [
+        ("", ""),
+        ("ttft=60,tpot=50ms,e2e=600", ""),
+        ("ttft=500,e2e=600", "--slo ttft=500 is 500 seconds: did you mean ttft=500ms?"),
+        (
+            "ttft=500,tpot=61",
+            "--slo ttft=500 is 500 seconds: did you mean ttft=500ms?; "
+            "tpot=61 is 61 seconds: did you mean tpot=61ms?",
+        ),
+    ],
+)
+def test_seconds_that_look_like_milliseconds_are_asked_about(text: str, doubt: str) -> None:
+    assert slo_doubt(text) == doubt

@@ -12,12 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from vllm_obs.telemetry import stacks
+from vllm_obs.telemetry import stack_answer, stack_ask, stacks
 from vllm_obs.telemetry.flight_recorder import FlightRecorder
 from vllm_obs.telemetry.process_reader import ProcessReader
-from vllm_obs.telemetry.stack_dump import MAX_FAULT_BYTES, StackDump, dumps_stacks, register_stack_dump
+from vllm_obs.telemetry.stack_answer import END_LINE, stacks_text
+from vllm_obs.telemetry.stack_ask import MIN_WAITS, StackQuestion, num_waits
+from vllm_obs.telemetry.stack_dump import (
+    MAX_FAULT_BYTES,
+    STACK_SIGNAL,
+    StackDump,
+    dumps_stacks,
+    register_stack_dump,
+)
 from vllm_obs.telemetry.stack_text import ThreadStack, threads_of
-from vllm_obs.telemetry.stacks import SIGNAL_SECONDS, live_processes, stacks_of, take_stacks
+from vllm_obs.telemetry.stacks import ANSWER_SECONDS, STUCK, live_processes, stacks_of, take_stacks
 
 SUPPORT = Path(__file__).parent.parent / "support"
 ROOT = SUPPORT.parent.parent / "src"
@@ -67,13 +75,18 @@ def test_a_process_that_hangs_in_c_shows_where_in_python_it_went_there(start: St
     hanging, sleeping = start("EngineCore_DP0", "hang"), start("Worker_TP0", "sleep")
     begun = time.monotonic()
     taken = {each.title: each for each in stacks_of(tmp_path)}
-    assert time.monotonic() - begun < 3 * SIGNAL_SECONDS
+    assert time.monotonic() - begun < 3 * ANSWER_SECONDS
     assert {title: (each.pid, each.how, each.says) for title, each in taken.items()} == {
-        "EngineCore_DP0": (hanging.pid, "faulthandler", ""),
-        "Worker_TP0": (sleeping.pid, "faulthandler", ""),
+        "EngineCore_DP0": (hanging.pid, "faulthandler", STUCK),
+        "Worker_TP0": (sleeping.pid, "in-process", ""),
     }
     assert " in sleep_in_c\n" in taken["EngineCore_DP0"].text
-    assert len(threads_of(taken["EngineCore_DP0"].text)) == 2
+    assert len(threads_of(taken["EngineCore_DP0"].text)) == 3  # with the one that could not answer
+    shown = threads_of(taken["Worker_TP0"].text)
+    assert [(each.name, each.frames[-1].rpartition(" in ")[2]) for each in shown] == [
+        ("MainThread", "_run_module_as_main"),
+        ("Thread-1 (wait_for_a_secret)", "_bootstrap"),
+    ]
     assert "CANARY" not in "".join(each.text for each in taken.values())
     assert hanging.poll() is sleeping.poll() is None
     # The text before is gone each time: the file does not grow.
@@ -163,6 +176,82 @@ def test_py_spy_is_asked_of_what_cannot_answer(
     assert [tuple(each) for each in stacks_of(tmp_path)] == [("EngineCore_DP0", child.pid, how, text, says)]
 
 
+def test_one_that_works_hard_answers_each_look_and_is_sent_no_signal(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Frames that are going in and out are no reading matter for a signal handler.
+    monkeypatch.setattr(signal, "pidfd_send_signal", None)
+    child = start("EngineCore_DP0", "busy")
+    for _ in range(60):
+        (taken,) = stacks_of(tmp_path)
+        assert (taken.how, taken.says, len(threads_of(taken.text))) == ("in-process", "", 5)
+    assert child.poll() is None
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_one_that_is_only_slow_is_waited_for_and_sent_no_signal(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = start("EngineCore_DP0", "sleep")
+    monkeypatch.setattr(stack_ask, "_write_to_pipe", lambda path: None)
+    begun = time.monotonic()
+    (taken,) = stacks_of(tmp_path, timeout_seconds=0.1)
+    assert time.monotonic() - begun >= stacks.PATIENCE * 0.1
+    assert taken.says.startswith("No stacks: it did not answer in time; ")
+    assert (tmp_path / "EngineCore_DP0.stacks").read_text() == ""
+    assert child.poll() is None
+
+
+def test_stuck_is_what_waits_for_the_lock_while_nothing_is_written(start: Start, tmp_path: Path) -> None:
+    child = start("EngineCore_DP0", "hang")
+    question = StackQuestion(tmp_path, "EngineCore_DP0", child.pid)
+    assert not question.is_stuck()
+    assert question.ask() == ""
+    deadline = time.monotonic() + 20
+    while not question.is_stuck():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert num_waits(child.pid) >= MIN_WAITS
+    assert num_waits(os.getpid()) == -1  # it has no such thread
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_what_lies_in_the_place_of_the_pipe_is_not_written_to(start: Start, tmp_path: Path) -> None:
+    start("EngineCore_DP0", "sleep")
+    path = tmp_path / "EngineCore_DP0.ask"
+    path.unlink()
+    path.write_text("mine")
+    (text,) = take_stacks(tmp_path).values()
+    assert text.startswith("No stacks: it has not registered for it")
+    assert path.read_text() == "mine"
+
+
+def test_an_answer_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_answer, "MAX_TEXT_BYTES", 100)
+    done = threading.Event()
+    other = threading.Thread(target=done.wait, name='a"b\n' + "c" * 100)
+    other.start()
+    try:
+        answer = stack_answer._answer()
+        assert f'"a?b?{"c" * 60}" (most recent call first):\n' in stacks_text()
+    finally:
+        done.set()
+        other.join()
+    assert len(answer) == 100
+    assert answer.decode().endswith(END_LINE)
+
+
+def test_a_crash_among_busy_threads_leaves_the_place_as_well(start: Start, tmp_path: Path) -> None:
+    for number in range(3):
+        child = start(f"Worker_TP{number}", "busy-crash")
+        child.communicate("x", timeout=30)
+        assert child.returncode == -signal.SIGSEGV
+        text = (tmp_path / f"Worker_TP{number}.fault").read_text()
+        assert text.startswith("Fatal Python error: Segmentation fault")
+        assert " in crash\n" in text
+        assert [frame.rpartition(" in ")[2] for frame in threads_of(text)[0].frames][1:3] == ["crash", "main"]
+
+
 def test_a_crash_leaves_its_trace_and_what_was_there_before(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "EngineCore_DP0.fault"
     path.write_text("of an earlier process\n")
@@ -184,12 +273,16 @@ def test_what_crashes_leave_does_not_grow_without_end(tmp_path: Path) -> None:
 
 def test_a_registration_is_taken_back_whole(tmp_path: Path) -> None:
     num_files = len(list(Path("/proc/self/fd").iterdir()))
-    assert not ProcessReader().catches(os.getpid(), stacks.STACK_SIGNAL)
+    assert not ProcessReader().catches(os.getpid(), STACK_SIGNAL)
+    threads = threading.enumerate()
     with dumps_stacks(tmp_path, "APIServer_0"):
-        assert ProcessReader().catches(os.getpid(), stacks.STACK_SIGNAL)
-        os.kill(os.getpid(), stacks.STACK_SIGNAL)
+        assert (tmp_path / "APIServer_0.ask").is_fifo()
+        assert ProcessReader().catches(os.getpid(), STACK_SIGNAL)
+        os.kill(os.getpid(), STACK_SIGNAL)
         assert " in test_a_registration_is_taken_back_whole\n" in (tmp_path / "APIServer_0.stacks").read_text()
-    assert not ProcessReader().catches(os.getpid(), stacks.STACK_SIGNAL)
+    assert not ProcessReader().catches(os.getpid(), STACK_SIGNAL)
+    assert threading.enumerate() == threads
+    assert not (tmp_path / "APIServer_0.ask").exists()
     assert len(list(Path("/proc/self/fd").iterdir())) == num_files
 
 
@@ -241,4 +334,6 @@ def test_threads_are_read_from_either_text() -> None:
     ]
     outside = 'Python v3.11.7 (/x)\n\nThread 7 (idle): "MainThread"\n    f (x.py:1)\nThread 0x8 (active)\n'
     assert threads_of(outside) == [ThreadStack("7", "MainThread", ["f (x.py:1)"]), ThreadStack("0x8", "", [])]
+    crashed = 'Fatal Python error: Aborted\n\nStack (most recent call first):\n  File "/a/b.py", line 3 in f\n'
+    assert threads_of(crashed) == [ThreadStack("", "", ['File "/a/b.py", line 3 in f'])]
     assert threads_of("No stacks: it has ended.") == []

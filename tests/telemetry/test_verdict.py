@@ -8,7 +8,7 @@ from verdict_run import NS, VerdictRun
 
 from vllm_obs.telemetry.catalogue_own import OWN_METRICS
 from vllm_obs.telemetry.metric_store import MetricStore
-from vllm_obs.telemetry.records import LoopSampled, StallBegun, StallEnded
+from vllm_obs.telemetry.records import LoopSampled, OutputsTaken, StallBegun, StallEnded
 from vllm_obs.telemetry.verdict import MAX_LOSSES, MAX_STANDING
 from vllm_obs.telemetry.verdict_names import FINDINGS
 from vllm_obs.telemetry.view import RecordsLost, Source
@@ -76,7 +76,7 @@ def test_places_that_are_taken_are_told_with_the_figures(load: Load) -> None:
     assert (document["word"], document["severity"]) == ("max_num_seqs", "severe")
     assert document["says"] == finding["says"]
     assert finding["says"].startswith("All 2 places for running requests are taken ")
-    assert finding["says"].endswith(" % of the time, and 3.0 requests wait.")
+    assert finding["says"].endswith(" % of the time, and 3.0 requests wait then.")
     assert finding["helps"] == ["raise --max-num-seqs from 2 to about 5"]
     assert finding["engines"] == ["0"]
     assert finding["evidence"]["num_waiting_mean"] == 3.0
@@ -126,6 +126,42 @@ def test_what_the_watchdog_sees_comes_first_and_passes(load: Load) -> None:
     assert load.document()["word"] == "max_num_seqs"
 
 
+def test_a_long_step_is_a_stall_where_the_watchdog_saw_it_and_else_slow(load: Load) -> None:
+    serve(load, 5)
+    begun_at = load.run.now
+    load.step("a", "b", parts={**PARTS, "forward": 2 * NS})
+    serve(load, 1)
+    (slow,) = load.document()["findings"]
+    assert (slow["says"].split(":")[0], load.document()["severity"]) == ("Rank 0 was slow", "warning")
+    stall = StallBegun("0", "EngineCore_DP0", 200, -1, "executing", 9, "S", "…", begun_at, begun_at + NS)
+    load.run.tell([(API_SERVER, stall), (API_SERVER, StallEnded("0", *stall[1:3], begun_at, begun_at + 2 * NS))])
+    (stood,) = load.document()["findings"]
+    assert stood["says"].startswith("Rank 0 stood still for 2.0 s of 7 s: step ")
+    assert load.document()["severity"] == "severe"
+    serve(load, 11)
+    assert load.document()["word"] == "well"
+
+
+@pytest.mark.parametrize("hiccup_ms", [300, 600, 900])
+def test_one_hiccup_under_a_second_changes_nothing(load: Load, hiccup_ms: int) -> None:
+    serve(load, 12)
+    load.step("a", "b", parts={**PARTS, "forward": hiccup_ms * MS})
+    serve(load, 2)
+    late = outputs(load.run.now - hiccup_ms * MS, load.run.now)
+    load.run.tell([(API_SERVER, late._replace(sent_at=late.sent_at + number)) for number in range(20)])
+    assert {window: load.document(window)["word"] for window in ("10s", "1m")} == {"10s": "well", "1m": "well"}
+
+
+def test_tokens_that_always_wait_for_the_api_server_are_told(load: Load) -> None:
+    serve(load, 12)
+    begun_at = load.run.now - 8 * NS
+    waits = [outputs(begun_at + n * 50 * MS, begun_at + (n * 50 + 300) * MS) for n in range(100)]
+    load.run.tell([(API_SERVER, wait) for wait in waits])
+    document = load.document()
+    assert document["word"] == "slow_frontend"
+    assert document["says"].startswith("Tokens wait 300 ms for the API server on their way out")
+
+
 def test_a_step_that_takes_far_longer_than_its_like_is_told_while_it_lasts(load: Load) -> None:
     serve(load, 12)
     load.stream.step(("a", "b"), parts=PARTS, is_answered=False)
@@ -152,6 +188,8 @@ def test_a_pause_is_told_while_it_lasts_and_after(load: Load) -> None:
 def test_a_late_event_loop_is_the_front_ends(load: Load) -> None:
     serve(load, 12)
     load.run.tell([(API_SERVER, LoopSampled(0, load.run.now - 2 * NS, 0.6, 1, 1, 1))])
+    assert load.document()["word"] == "well"
+    load.run.tell([(API_SERVER, LoopSampled(0, load.run.now - 3 * NS, 1.2, 1, 1, 1))])
     document = load.document()
     assert (document["word"], document["severity"]) == ("slow_frontend", "severe")
 
@@ -208,9 +246,15 @@ def test_what_it_keeps_is_bounded(load: Load) -> None:
     for number in range(2 * MAX_STANDING):
         stall = StallBegun("0", "Worker", number, 0, "executing", 9, "S", "…", 1, 2)
         load.run.tell([(API_SERVER, stall)])
+        load.run.tell([(API_SERVER, StallEnded("0", "Worker", number, 1, 2))] if number % 2 else [])
+        load.run.tell([(API_SERVER, stall._replace(role="Again"))])
         load.run.state.apply(API_SERVER, RecordsLost(1))
-    assert len(load.run.verdict._standing) == MAX_STANDING
+    assert len(load.run.verdict._standing) == len(load.run.verdict._over) == MAX_STANDING
     assert len(load.run.verdict._losses) == MAX_LOSSES
+
+
+def outputs(sent_at: int, processed_at: int) -> OutputsTaken:
+    return OutputsTaken(1, 0, 0, sent_at, sent_at, processed_at, processed_at, 1)
 
 
 def step_seconds(load: Load) -> list[float]:

@@ -7,7 +7,7 @@ import pytest
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.records import EngineDescribed, RequestSubmitted, StepAnswered, StepPlanned, WorkerStep
 from vllm_obs.telemetry.step_history import StepFacts
-from vllm_obs.telemetry.verdict_tally import MAX_NOTES, MAX_STALLS, RankLag, StepTally, rank_lag
+from vllm_obs.telemetry.verdict_tally import MAX_NOTES, MAX_STALLS, MEANS, RankLag, StepTally, during, rank_lag
 
 MS = 10**6
 BUDGET = 512
@@ -100,7 +100,26 @@ def test_the_rank_that_the_others_wait_for_is_named_without_knowing_its_like() -
     counted = tally()
     sums = counted.add(step({"a": 1}, workers, over_ms=2001), None)
     assert counted.stalls[-1].rank == 1
-    assert sums["stalled_ns"] == sums["stall/1"] == sums["lag/1"] == 1970 * MS
+    assert sums["stalled_ns"] == sums["stall/1"] == 1970 * MS
+
+
+def test_one_late_step_counts_little_for_who_is_always_last() -> None:
+    """900 ms of a hiccup, and 40 of 70 ms as they may be in every step."""
+    hiccup = tally().add(step({"a": 1}, [worker(0, 20, 930), worker(1, 920, 930)], over_ms=931), None)
+    always = tally().add(step({"a": 1}, [worker(0, 30, 71), worker(1, 70, 71)], over_ms=72), None)
+    assert picked(hiccup, "lag/1", "ranks_ns", "stalled_ns") == [250 * MS, 279 * MS, 0]
+    assert picked(always, "lag/1", "ranks_ns") == [40 * MS, 70 * MS]
+
+
+def test_a_conditions_figures_are_of_the_steps_in_which_it_held() -> None:
+    counted = tally(ledger("long", 6 * BUDGET), ledger("short", 400))
+    calm = counted.add(step({"a": 1}), None)
+    full = {"head_reason": "token_budget", "num_waiting": 3, "num_running": 2}
+    sums = counted.add(step({"long": 128, "short": 384}, over_ms=40, **full), None)
+    assert not any("@" in name for name in calm)
+    # Three quarters of the step are the ordinary prompt's.
+    names = (during(name, "budget_ns") for name in MEANS)
+    assert picked(sums, *names) == [45 * MS, 30 * MS, 600 * MS, 384, 0.75]
 
 
 def test_the_lag_is_where_ranks_are_furthest_apart() -> None:

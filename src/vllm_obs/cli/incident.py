@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_obs.cli.incident_report import age, report
+from vllm_obs.cli.live_run import runs_newest_first
 from vllm_obs.cli.parser import Parser
 from vllm_obs.cli.printing import say
 from vllm_obs.engine.errors import ConfigError
@@ -68,24 +69,35 @@ def _show(options: dict[str, Any], name: str) -> int:
 
 def _row(known: "Known", now: float) -> str:
     cause = known.document["cause"].replace("_", " ")
-    head = f"{known.name}  ({cause}, {age(now - known.wall_at / NS)} ago, run {known.run.name})"
+    state = "; damaged" if "damaged" in known.document else ""
+    state = "; not written down yet" if known.document.get("is_unwritten") else state
+    head = f"{known.name}  ({cause}, {age(now - known.wall_at / NS)} ago, run {known.run.name}{state})"
     return f"{head}\n  {known.document['says']}"
 
 
 def _known(run: str | None) -> "list[Known]":
     # Only here, so that `vllm-obs --help` need not load it.
-    from vllm_obs.cli.incident_runs import known_incidents
+    from vllm_obs.cli.incident_runs import holds_run, known_incidents
 
     if run is not None and not Path(run).is_dir():
         raise ConfigError(f"{run:.200} is no directory of a run")
+    if run is not None and not holds_run(Path(run)):
+        raise ConfigError(f"{run:.200} holds no run: no flight recorder (*.ring) and no incident is in it")
     return known_incidents(None if run is None else [Path(run)])
 
 
 def _none_words(run: str | None) -> str:
-    where = f"in {run}" if run else f"under {base_directory()}"
+    from vllm_obs.cli.incident_runs import holds_run
+
+    base = base_directory()
+    if not run and not any(holds_run(path) for path in runs_newest_first()):
+        lacks = "holds no runs" if base.is_dir() else "is not there, so it holds no runs"
+        return f"no incident is known: {base} {lacks}; VLLM_OBS_RUN_DIR names another place."
+    where = f"in {run}" if run else f"under {base}"
     return (
         f"no incident is known {where}: no process of the last runs has died, stood still or failed a step. "
-        "Runs are kept there until five newer ones have ended; VLLM_OBS_RUN_DIR names another place."
+        "Runs are kept there until five newer ones have ended, their incidents for longer; VLLM_OBS_RUN_DIR names "
+        "another place."
     )
 
 

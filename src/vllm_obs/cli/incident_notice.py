@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 
 from vllm_obs.cli.live_run import is_alive, runs_newest_first
+from vllm_obs.telemetry.incident_mending import mended
 from vllm_obs.telemetry.incident_shelf import IncidentShelf
+from vllm_obs.telemetry.incident_stall import lasts, settled
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_reader import RingReader
 
@@ -31,9 +33,11 @@ def _words(run: Path) -> str:
     """Empty where it ended in order, as far as can be seen at a glance."""
     shelf = IncidentShelf(run)
     for name in reversed(shelf.names()):
-        document = shelf.read(name)
-        if document is not None:
-            return f"The last run left an incident: {document['says']} See: vllm-obs incident show {name}"
+        if (document := shelf.read(name)) is not None:
+            document = mended(document, name, run.name)
+            # The run is dead: whatever stood still does so no more.
+            says = (settled(document, "run_ended", None) if lasts(document) else document)["says"]
+            return f"The last run left an incident: {says} See: vllm-obs incident show {name}"
     if not _has_closed(run):
         return "The last run did not end in order, and nobody was left to say why. See: vllm-obs incident show"
     return ""

@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from vllm_obs.telemetry.explain_words import duration
@@ -22,9 +23,9 @@ def report(content: Row, now: float) -> str:
     """The whole report. `now` is in seconds since 1970."""
     incident = content["incident"]
     parts = [
-        _head(incident, now),
+        _head(content, now),
         _section("Timeline", _timeline(incident)),
-        _section("Processes, when it happened", _processes(content["processes"])),
+        _section("Processes, when it happened", _processes(content["processes"], incident["culprit"])),
         _section(_requests_title(incident), _requests(content["open_requests"])),
         _section(f"Last steps ({len(content['steps'])} are kept)", _steps(content["steps"])),
         _section("Stacks", _stacks(content["stacks"])),
@@ -42,7 +43,8 @@ def age(seconds: float) -> str:
     return f"{max(0, seconds):.0f} s"
 
 
-def _head(incident: Row, now: float) -> str:
+def _head(content: Row, now: float) -> str:
+    incident = content["incident"]
     wall_at = incident["happened"]["wall_at"] / NS
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_at))
     how = "; put together from the flight recorders" if incident.get("is_reconstructed") else ""
@@ -51,8 +53,14 @@ def _head(incident: Row, now: float) -> str:
         f"{incident['name']}  ({when}, {age(now - wall_at)} ago; run {incident['run']}{how})",
         "",
         incident["says"],
+        *incident.get("helps", ()),
     ]
-    return "\n".join([*lines, f"Until then: {verdict}"] if verdict else lines)
+    lines += [f"Until then: {verdict}"] if verdict else []
+    if damaged := content.get("damaged"):
+        lines.append(f"This folder is damaged; what follows leaves out what cannot be read: {', '.join(damaged)}.")
+    if incident.get("is_unwritten"):
+        lines.append("It could not be written down (is the disk full?), so this sentence is all there is as yet.")
+    return "\n".join(lines)
 
 
 def _section(title: str, lines: Iterator[str]) -> str:
@@ -66,17 +74,19 @@ def _timeline(incident: Row) -> Iterator[str]:
         yield f"{(event['at'] - at) / NS:+9.3f} s  {event['says']}"
 
 
-def _processes(rows: list[Row]) -> Iterator[str]:
+def _processes(rows: list[Row], culprit: Row) -> Iterator[str]:
+    """The process at fault has a mark before it."""
     if rows:
-        titles = f"{'role':<16} {'pid':>8} {'state':<6} {'doing':<14} {'step':>7}"
+        titles = f"  {'role':<16} {'pid':>8} {'state':<7} {'doing':<14} {'step':>7}"
         yield f"{titles} {'for':>9} {'exit':>5} {'memory':>9}"
     for row in rows:
         memory = (row.get("memory") or {}).get("resident_bytes", 0)
         exit_code = "" if row["exit_code"] is None else row["exit_code"]
         held = f"{memory / (1 << 20):.0f} MiB" if memory else ""
+        mark = ">" if (row["role"], row["pid"]) == (culprit["role"], culprit["pid"]) else " "
         yield (
-            f"{row['role']:<16} {row['pid']:>8} {row['state']:<6} {row['activity']:<14} {row['step'] or '':>7} "
-            f"{row['activity_ns'] / NS:>7.2f} s {exit_code:>5} {held:>9}"
+            f"{mark} {row['role']:<16} {row['pid']:>8} {row['state']:<7} {row['activity']:<14} "
+            f"{row['step'] or '':>7} {row['activity_ns'] / NS:>7.2f} s {exit_code:>5} {held:>9}"
         )
 
 
@@ -87,13 +97,15 @@ def _requests_title(incident: Row) -> str:
 
 
 def _requests(rows: list[Row]) -> Iterator[str]:
+    shown = rows[:MAX_REQUESTS]
+    stages = [f"{row['stage']} ({row['reason']})" if row["reason"] else row["stage"] for row in shown]
+    width = max([5, *map(len, stages)])
     if rows:
-        yield f"{'request':<36} {'stage':<22} {'in it':>9} {'age':>9} {'prompt':>7} {'output':>7}  before"
-    for row in rows[:MAX_REQUESTS]:
-        stage = f"{row['stage']} ({row['reason']})" if row["reason"] else row["stage"]
+        yield f"{'request':<36} {'stage':<{width}} {'in it':>9} {'age':>9} {'prompt':>7} {'output':>7}  before"
+    for row, stage in zip(shown, stages, strict=True):
         spent = ", ".join(f"{name} {duration(ns)}" for name, ns in row["stage_ns"].items() if name != row["stage"])
         yield (
-            f"{row['request_id']:<36.36} {stage:<22.22} {duration(row['in_stage_ns']):>9} "
+            f"{row['request_id']:<36.36} {stage:<{width}} {duration(row['in_stage_ns']):>9} "
             f"{duration(row['age_ns']):>9} {row['num_prompt_tokens']:>7} {row['num_output_tokens']:>7}  {spent}"
         )
     if len(rows) > MAX_REQUESTS:
@@ -147,9 +159,12 @@ def _logs(logs: dict[str, list[str]], titles: list[str]) -> Iterator[str]:
 def _where(content: Row) -> Iterator[str]:
     incident, folder = content["incident"], content["folder"]
     versions = (f"{name} {version}" for name, version in incident["versions"].items() if version)
-    yield ", ".join(versions)
+    if shown := ", ".join(versions):
+        yield shown
     yield folder
     if "recording" in incident["files"]:
+        if not (Path(folder) / "recording").exists():
+            return  # the disk had no room for it, or the run was pruned
         yield f"vllm-obs replay {folder}/recording shows its last steps again"
     else:
         yield f"vllm-obs record last.rec --run {folder} && vllm-obs replay last.rec shows its last steps again"

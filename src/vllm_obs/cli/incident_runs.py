@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vllm_obs.cli.live_run import is_alive, runs_newest_first
-from vllm_obs.telemetry.incident_offline import tell_unfiled, unfiled_incident
-from vllm_obs.telemetry.incident_reader import read_incident
-from vllm_obs.telemetry.incident_shelf import IncidentShelf
+from vllm_obs.telemetry.incident_mending import mended, mended_content
+from vllm_obs.telemetry.incident_offline import tell_unfiled, unfiled_incident, unwritten_incidents
+from vllm_obs.telemetry.incident_reader import read_parts
+from vllm_obs.telemetry.incident_shelf import FOLDER, IncidentShelf
+from vllm_obs.telemetry.incident_stall import lasts, settled
 
 LATEST = "latest"
 
@@ -29,7 +31,20 @@ class Known(NamedTuple):
         """Everything about it; None if it is gone by now."""
         if self.told is not None:
             return self.told
-        return read_incident(IncidentShelf(self.run), self.name)
+        shelf = IncidentShelf(self.run)
+        if not (shelf.path / self.name).is_dir():
+            return None
+        # Its document may be damaged, and the other files be whole.
+        content = read_parts(shelf, self.name) | {"incident": shelf.read(self.name)}
+        content = mended_content(content, self.name, self.run.name)
+        return {**content, "incident": _as_it_is(content["incident"], self.run)}
+
+
+def holds_run(path: Path) -> bool:
+    """Whether a directory is one of a run: rings or incidents are in it."""
+    with contextlib.suppress(OSError):
+        return (path / FOLDER).is_dir() or any(path.glob("*.ring"))
+    return False
 
 
 def known_incidents(runs: list[Path] | None = None) -> list[Known]:
@@ -41,17 +56,30 @@ def known_incidents(runs: list[Path] | None = None) -> list[Known]:
 def incidents_of(run: Path) -> list[Known]:
     """Those of one run, oldest first."""
     shelf = IncidentShelf(run)
-    found = [Known(run, name, document) for name in shelf.names() if (document := _readable(shelf, name))]
+    found = [Known(run, name, _readable(shelf, name)) for name in shelf.names()]
     # What a damaged ring holds is no reason to show nothing.
     with contextlib.suppress(OSError, ValueError):
         unfiled = None if is_alive(run) else unfiled_incident(run)
         if unfiled is not None:
             told = tell_unfiled(unfiled)
             found.append(Known(run, told["incident"]["name"], told["incident"], told))
+    with contextlib.suppress(OSError, ValueError):
+        known = {each.name for each in found}
+        unwritten = [told for told in unwritten_incidents(run) if told["incident"]["name"] not in known]
+        found += [_unwritten(run, told) for told in unwritten]
     return found
 
 
-def _readable(shelf: IncidentShelf, name: str) -> dict[str, Any] | None:
-    document = shelf.read(name)
-    is_whole = document is not None and isinstance(document.get("happened"), dict) and "says" in document
-    return document if is_whole else None
+def _unwritten(run: Path, told: dict[str, Any]) -> Known:
+    document = _as_it_is(told["incident"], run)
+    return Known(run, document["name"], document, {**told, "incident": document})
+
+
+def _readable(shelf: IncidentShelf, name: str) -> dict[str, Any]:
+    run = shelf.path.parent
+    return _as_it_is(mended(shelf.read(name), name, run.name), run)
+
+
+def _as_it_is(document: dict[str, Any], run: Path) -> dict[str, Any]:
+    """Of a dead run nothing stands still any more, though nobody was left to write that down."""
+    return settled(document, "run_ended", None) if lasts(document) and not is_alive(run) else document

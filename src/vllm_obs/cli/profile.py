@@ -9,7 +9,7 @@ from vllm_obs.cli.inspector import Inspector, InspectorError
 from vllm_obs.cli.live_run import find_inspector
 from vllm_obs.cli.parser import Parser
 from vllm_obs.cli.printing import say
-from vllm_obs.cli.profile_download import download
+from vllm_obs.cli.profile_download import check_writable, download
 from vllm_obs.cli.profile_tables import profile_words
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import number, whole_number
@@ -36,17 +36,38 @@ def main(argv: list[str]) -> int:
     """Order the profile, wait, and print it; 1 when there is none."""
     options = _parser().parse(argv)
     body = _order(options)
+    output = Path(options["output"]) if options["output"] else None
     try:
         inspector = find_inspector(options["url"])
+        if output is not None:
+            check_writable(output)
         begun = inspector.post("/inspect/profile", body)
         print(f"Profiling {inspector.words} ({_bounds(body)}) …", file=sys.stderr, flush=True)
         profile = _wait(inspector, begun["profile"], body["seconds"])
-        saved = download(inspector, profile, Path(options["output"])) if options["output"] else None
     except InspectorError as error:
-        print(f"vllm-obs: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        return _fail(error)
+    saved, failure = _copied(inspector, profile, output)
     say("\n".join(profile_words(profile, saved)))
+    if failure is not None:
+        return _fail(failure)
     return 0 if profile["state"] == "written" else EXIT_FAILED
+
+
+def _copied(
+    inspector: Inspector, profile: dict[str, Any], output: Path | None
+) -> tuple[Path | None, InspectorError | None]:
+    """Where the files were copied to, or why they were not; what was profiled is shown all the same."""
+    if output is None or not profile["files"]:
+        return None, None
+    try:
+        return download(inspector, profile, output), None
+    except InspectorError as error:
+        return None, InspectorError(f"{error}; they are in {profile['directory']}")
+
+
+def _fail(error: InspectorError) -> int:
+    print(f"vllm-obs: {error}", file=sys.stderr)
+    return EXIT_FAILED
 
 
 def _order(options: dict[str, Any]) -> dict[str, Any]:

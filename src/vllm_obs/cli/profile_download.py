@@ -2,6 +2,7 @@
 
 import http.client
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -9,6 +10,16 @@ from urllib.parse import quote, urlsplit
 from vllm_obs.cli.inspector import Inspector, InspectorError
 
 TIMEOUT_SECONDS = 60.0
+
+
+def check_writable(directory: Path) -> None:
+    """Make the directory and see that files can be written there. Raises InspectorError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise InspectorError(f"--output {directory}: no files can be written there: {error.strerror}") from None
 
 
 def download(inspector: Inspector, profile: dict[str, Any], directory: Path) -> Path:

@@ -69,18 +69,30 @@ def _row(row: dict[str, Any]) -> str:
 
 
 def _sample_lines(samples: list[dict[str, Any]]) -> Iterator[str]:
-    """Of each role the functions that most of its CPU time was used in; by samples where that is not known."""
+    """Of each role the functions by the CPU time used in them itself: what only waits is below what ran."""
     for role in samples:
-        knows = role["cpu_seconds"] > 0
-        measure, whole = (
-            ("self_cpu_seconds", role["cpu_seconds"]) if knows else ("self_samples", role["num_samples"])
-        )
-        yield f"{role['role']}: {role['num_samples']} samples, {role['cpu_seconds']:.2f} s of CPU"
-        for function in role["functions"][:NUM_FUNCTIONS]:
-            if function[measure]:
-                share = 100 * function[measure] / (whole or 1)
-                yield f"  {share:>5.1f} %  {function['function']}  {function['file']}"
+        knows = role["knows_who_ran"]
+        ran = f", {role['num_ran']} of them ran" if knows else ""
+        yield f"{role['role']}: {role['num_samples']} samples{ran}, {role['cpu_seconds']:.2f} s of CPU"
+        yield f"  {'cpu ms':>8} {'cpu':>7} {'ran':>7} {'samples':>8}  function"
+        found = [function for function in role["functions"] if function["self_samples"]]
+        for function in sorted(found, key=_by_cpu, reverse=True)[:NUM_FUNCTIONS]:
+            yield _function_line(function, role["cpu_seconds"], knows)
         yield ""
+    if not all(role["knows_who_ran"] for role in samples):
+        yield "A thread's CPU time is spread evenly over its samples, those in which it waited included."
+
+
+def _by_cpu(function: dict[str, Any]) -> tuple[float, int, int]:
+    return function["self_cpu_seconds"], function["self_ran"], function["self_samples"]
+
+
+def _function_line(function: dict[str, Any], role_cpu_seconds: float, knows_who_ran: bool) -> str:
+    cpu_seconds = function["self_cpu_seconds"]
+    share = f"{100 * cpu_seconds / role_cpu_seconds:.1f} %" if role_cpu_seconds else ""
+    ran = str(function["self_ran"]) if knows_who_ran else "?"
+    columns = f"{1e3 * cpu_seconds:>8.1f} {share:>7} {ran:>7} {function['self_samples']:>8}"
+    return f"  {columns}  {function['function']}  {function['file']}"
 
 
 def _sampling_lines(sampling: dict[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from vllm_obs.cli.printing import say
 from vllm_obs.cli.server_flags import slo_words
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import whole_number
+from vllm_obs.telemetry.slo_targets import slo_doubt
 
 EXIT_FAILED = 1
 DEFAULT_PORT = 9000
@@ -31,6 +32,8 @@ def main(argv: list[str]) -> int:
     from vllm_obs.telemetry.recording_file import RecordingError
 
     try:
+        if doubt := slo_doubt(options["slo"] or ""):
+            print(f"vllm-obs: {doubt}", file=sys.stderr)
         asyncio.run(_serve(Path(options["file"]), options["host"], options["port"], options["slo"] or ""))
     except (RecordingError, ListenError) as error:
         print(f"vllm-obs: {error}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """`vllm-obs serve`: flags to configuration, the port, and then the server."""
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields
@@ -13,6 +14,7 @@ from vllm_obs.cli.settings import read_config_file, read_environment
 from vllm_obs.engine.args import EngineArgs, engine_args_from
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import ENGINE_FLAGS, Flag
+from vllm_obs.telemetry.slo_targets import slo_doubt
 
 PROCESS_TITLE = "vllm-obs::APIServer"
 
@@ -47,6 +49,8 @@ def main(argv: list[str]) -> int:
     with bound_listener(server) as listener:
         config = args.create_engine_config()
         _mention_incident()
+        if doubt := slo_doubt(server.slo):
+            print(f"vllm-obs: {doubt}", file=sys.stderr, flush=True)
         from vllm_obs.server.serve import run
 
         return run(config, server, listener, started_at)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_obs.cli.inspector import InspectorError
-from vllm_obs.cli.live_run import find_inspectors, runs_newest_first
+from vllm_obs.cli.live_run import find_inspectors, is_alive, runs_newest_first
 from vllm_obs.cli.parser import Parser
 from vllm_obs.cli.printing import say
 from vllm_obs.cli.startup_memory import memory_lines
@@ -58,7 +58,8 @@ def _read(run: Path) -> dict[str, Any]:
     from vllm_obs.telemetry.recording_file import RecordingError
     from vllm_obs.telemetry.startup_offline import read_startup
 
-    print(f"vllm-obs: of run {run.name}, from what it recorded", file=sys.stderr)
+    state = "lives" if is_alive(run) else "has ended"
+    print(f"vllm-obs: run {run.name} {state}; this is from what it recorded", file=sys.stderr)
     try:
         return read_startup(run)
     except RecordingError as error:
