@@ -65,7 +65,7 @@ def _sentence(document: Mapping[str, Any], stall: Mapping[str, Any], how: StallE
     who = f"Engine {engine}" if engine else "The event loop of an API server"
     which = f"{culprit['role']} ({f'rank {rank}, ' if rank >= 0 else ''}pid {culprit['pid']})"
     was = _WAS.get(stall.get("process_state", ""), "did not get on")
-    where = f" ({stall.get('activity', 'unknown')} in step {stall.get('step', 0)})" if engine else ""
+    where = f", last seen {stall.get('activity', 'unknown')} in step {stall.get('step', 0)}" if engine else ""
     lasted = f" for {length}" if length else ""
     requests = f" {count(num_open, 'request')} {'was' if num_open == 1 else 'were'} open." if num_open else ""
     return f"{who} stood still{lasted}{_THEN[how][1]}: {which} {was}{where}.{requests}"

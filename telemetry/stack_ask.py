@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import stat
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,23 +14,35 @@ from vllm_obs.telemetry.ring_reader import RingReader
 from vllm_obs.telemetry.stack_answer import ASK_SUFFIX, END_LINE, MAX_TEXT_BYTES, START_LINE, THREAD_COMM
 from vllm_obs.telemetry.stack_dump import STACK_SIGNAL, STACKS_SUFFIX
 
-MIN_WAITS = 20
+MIN_WAITS = 50
 """So often at least must the thread that answers have waited for the interpreter's lock, 5 ms each, in vain."""
+MAX_DELAYED_SHARE = 0.1
+"""Of that time its threads must together not have waited longer for a core, else somebody may only be slow."""
 MAX_TASKS = 1024
 
+_SWITCHES = "voluntary_ctxt_switches:"
 _STOPPED, _DEAD = "Tt", "ZX"
 _ENDED = "it has ended"
 _NOT_REGISTERED = "it has not registered for it (it may still be starting)"
 
 
-class _Signs(NamedTuple):
-    """What moves while a process runs Python, and how often its answering thread has waited (-1 if unknown)."""
+class ThreadWaits(NamedTuple):
+    """What the kernel knows of a process's threads.
 
-    written: int
-    heartbeat_at: int
-    progress: int
-    activity_at: int
+    `num_waits` is how often the one that answers has gone to sleep, `delay_ns` how long all together were ready to
+    run and had no core.
+    """
+
     num_waits: int
+    delay_ns: int
+
+
+class _Signs(NamedTuple):
+    """What moves while a process runs Python, and what its threads have waited for by then."""
+
+    moves: tuple[int, ...]
+    threads: ThreadWaits
+    at: int
 
 
 class StackQuestion:
@@ -75,15 +88,20 @@ class StackQuestion:
             return ""
 
     def is_stuck(self) -> bool:
-        """Whether, since it was asked, something has held the interpreter's lock and no Python code has run.
+        """Whether something holds the interpreter's lock and runs no Python code; False if it cannot be known.
 
-        Then no frame changes, and a signal handler may read them all. Of a process that only has no time on the
-        cores this is not so: the thread that answers has hardly run. False if it cannot be known.
+        Then no frame changes, and a signal handler may read them all. It has waited for the lock often, and no
+        record nor heartbeat was written. A process that only has no time on the cores looks the same, but for its
+        threads that are ready to run; after a time in which there were some the next is looked at.
         """
         before, now = self._before, self._signs()
-        if before is None or now is None or before.num_waits < 0:
+        if before is None or now is None:
             return False
-        return before[:-1] == now[:-1] and now.num_waits - before.num_waits >= MIN_WAITS
+        is_free = now.threads.delay_ns - before.threads.delay_ns <= MAX_DELAYED_SHARE * (now.at - before.at)
+        if before.moves != now.moves or not is_free:
+            self._before = now
+            return False
+        return now.threads.num_waits - before.threads.num_waits >= MIN_WAITS
 
     def send_signal(self) -> str:
         """Empty the file and send the signal, to a process that is stuck; why not, where that cannot be."""
@@ -126,26 +144,28 @@ class StackQuestion:
             return False
 
     def _signs(self) -> _Signs | None:
+        threads = thread_waits(self.pid)
         try:
             with RingReader(self._ring) as ring:
                 header = ring.header()
         except (RingError, OSError):
             return None
-        signs = header.reserved, header.heartbeat_at, header.progress, header.activity_at
-        return _Signs(*signs, num_waits(self.pid))
+        moves = header.reserved, header.heartbeat_at, header.progress, header.activity_at
+        return None if threads is None else _Signs(moves, threads, time.monotonic_ns())
 
 
-def num_waits(pid: int, proc: Path = PROC) -> int:
-    """How often the thread of a process that answers has gone to sleep; -1 where that is not known."""
+def thread_waits(pid: int, proc: Path = PROC) -> ThreadWaits | None:
+    """None where it cannot be read whole, as of a process without a thread that answers."""
+    num_waits, delay_ns = -1, 0
     try:
         for path in sorted((proc / str(pid) / "task").iterdir())[:MAX_TASKS]:
+            delay_ns += int((path / "schedstat").read_text().split()[1])
             if (path / "comm").read_text().rstrip("\n") == THREAD_COMM:
                 lines = (path / "status").read_text().splitlines()
-                (number,) = [int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches:")]
-                return number
+                (num_waits,) = [int(line.split()[1]) for line in lines if line.startswith(_SWITCHES)]
     except (OSError, ValueError, IndexError):
-        return -1
-    return -1
+        return None
+    return None if num_waits < 0 else ThreadWaits(num_waits, delay_ns)
 
 
 def _write_to_pipe(path: Path) -> None:

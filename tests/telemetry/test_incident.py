@@ -222,7 +222,7 @@ def test_a_stall_that_is_over_is_told_in_the_past_tense_wherever_it_is_told(desk
     first, second = (content["incident"] for content in desk.filed())
     assert first["says"] == (
         "Engine 0 stood still for 15.1 s, until its process ended: Worker_TP1 (rank 1, pid 77) was stopped by a "
-        "signal (executing in step 9)."
+        "signal, last seen executing in step 9."
     )
     assert second["says"].startswith("Engine 0 stood still for 15.1 s and moved again: Worker_TP1 (rank 1")
     assert second["ended"] == {

@@ -1,12 +1,17 @@
 """A real Observer that sees an engine die files it, and its inspector, its metrics and its log tell of it."""
 
+import re
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from broken_run import NUM_STEPS, PID, broken_run
 from observed_server import await_that
 from observer_child import ObserverChild, observer_over
+from scripted_run import ScriptedRun
 
+from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.records import ProcessExited
 
 KILLED = ProcessExited("EngineCore_DP0", PID, -9, 0)
@@ -50,3 +55,28 @@ def test_the_state_and_the_metrics_mention_it(observer: ObserverChild) -> None:
 
 def test_the_observer_logs_into_the_run_directory(observer: ObserverChild) -> None:
     assert "[Observer] vllm_obs.telemetry.incident: incident " in (observer.run_dir / "Observer.log").read_text()
+
+
+def test_a_stall_that_is_over_is_told_as_over_everywhere(tmp_path: Path) -> None:
+    with ScriptedRun(tmp_path) as run, observer_over(tmp_path, stall_timeout=1.0) as observer:
+        run.start()
+        run.submit("a")
+        run.core.doing(Activity.EXECUTING)
+        await_that(lambda: observer.get("/inspect/incidents")["incidents"], 30)
+        (lasting,) = observer.get("/inspect/incidents")["incidents"]
+        assert lasting["ended_at"] is None
+        for _ in range(100):
+            run.core.advance()
+            time.sleep(0.05)
+            (incident,) = observer.get("/inspect/incidents")["incidents"]
+            if incident["ended_at"] is not None:
+                break
+        says = observer.get("/inspect/state")["last_incident"]["says"]
+        shown = observer.ask("/metrics").body.decode()
+    assert re.fullmatch(
+        r"Engine 0 stood still for \d+\.\d s and moved again: EngineCore_DP0 \(pid \d+\) did not get on, "
+        r"last seen executing in step 0\. 1 request was open\.",
+        says,
+    )
+    assert incident["says"] == says
+    assert 'vllm_obs_incidents_total{cause="stalled"} 1.0' in shown

