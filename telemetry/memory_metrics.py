@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from vllm_obs.telemetry.catalogue_own import MEMORY_PARTS
 from vllm_obs.telemetry.memory_ledger import MemoryLedger
 from vllm_obs.telemetry.memory_ledger_holding import UNACCOUNTED
 from vllm_obs.telemetry.metric_store import MetricStore
@@ -24,6 +25,8 @@ class MemoryMetrics:
         """Show the processes that live, by role and pid."""
         levels: dict[Series, int] = {}
         for role, pid in live:
+            # All parts from the start: series that come later are gaps to whoever counts or compares them.
+            levels |= dict.fromkeys(((*split_role(role), part) for part in MEMORY_PARTS), 0)
             found = self._ledger.found((role, pid))
             if found is not None:
                 sizes = {**found.parts, UNACCOUNTED: found.unaccounted_bytes}
