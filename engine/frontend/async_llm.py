@@ -12,12 +12,12 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import EngineDeadError, RequestFailedError, VllmObsError
+from vllm_obs.engine.frontend.arrival import Arrival
 from vllm_obs.engine.frontend.chat_template import ChatTemplate, EncodedChat, Message
 from vllm_obs.engine.frontend.client_interface import AsyncEngineClient
 from vllm_obs.engine.frontend.content_form import joined_text
 from vllm_obs.engine.frontend.input_processor import (
     LONG_TEXT_CHARS,
-    Arrival,
     InputProcessor,
     PreparedPrompt,
     Prompt,

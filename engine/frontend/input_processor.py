@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import RequestError, RequestFailedError
 from vllm_obs.engine.faults import any_planted, maybe_fault
+from vllm_obs.engine.frontend.arrival import Arrival
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineCoreRequest, EngineFacts, SamplingSpec
 from vllm_obs.engine.sampling_params import (
@@ -23,7 +23,6 @@ from vllm_obs.engine.sampling_params import (
     shown,
     to_spec,
 )
-from vllm_obs.telemetry.records import RequestSubmitted
 
 if TYPE_CHECKING:
     from vllm_obs.engine.frontend.grammar_check import GrammarCheck
@@ -34,64 +33,8 @@ LONG_TEXT_CHARS = 2000
 """From here on tokenising takes long enough to be kept off an event loop."""
 
 MAX_LABEL_CHARS = 128
-MAX_SALT_CHARS = 1024
-MAX_PRIORITY = 1_000_000
 _TRUNCATED_TEXT_FACTOR = 4
 """How many times the longest possible prompt a text may be when only its end is kept."""
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """What comes with a prompt: whose it is, its order and cache domain, and the moments so far.
-
-    Moments are `time.monotonic_ns()`; a stage that did not take place has the moment before it. `num_prompts` is
-    how many prompts the client's request has, all with the same parameters. `http_id` is ours of that request,
-    `external_id` the client's label for it; `trace_parent` and `account` are as in `RequestSubmitted`.
-    """
-
-    external_id: str = ""
-    http_id: str = ""
-    operation: str = "text_completion"
-    is_streamed: bool = False
-    model: str = ""
-    trace_parent: str = ""
-    priority: int = 0
-    cache_salt: str | None = None
-    received_at: int = 0
-    parsed_at: int = 0
-    rendered_at: int = 0
-    num_sequences: int = 1
-    num_prompts: int = 1
-    account: str = ""
-
-    def submitted(self, sequence: EngineCoreRequest, tokenized_at: int) -> RequestSubmitted:
-        """The fact that this sequence of the request goes to the core, at its `submitted_at`."""
-        sampling = sequence.sampling
-        return RequestSubmitted(
-            request_id=sequence.request_id,
-            client_index=sequence.client_index,
-            http_id=self.http_id,
-            external_id=self.external_id,
-            sequence_index=sampling.sequence_index,
-            num_sequences=self.num_sequences,
-            num_prompts=self.num_prompts,
-            operation=self.operation,
-            is_streamed=self.is_streamed,
-            model=self.model,
-            trace_parent=self.trace_parent,
-            received_at=self.received_at,
-            parsed_at=self.parsed_at,
-            rendered_at=self.rendered_at,
-            tokenized_at=tokenized_at,
-            submitted_at=sequence.submitted_at,
-            num_prompt_tokens=len(sequence.prompt_token_ids),
-            max_tokens=sampling.max_tokens,
-            priority=sequence.priority,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            account=self.account,
-        )
 
 
 class PreparedPrompt(NamedTuple):
@@ -116,7 +59,7 @@ class InputProcessor:
     def prepare(self, prompt: Prompt, params: SamplingParams, arrival: Arrival) -> PreparedPrompt:
         """Raise RequestError for what can never succeed, RequestFailedError when tokenising breaks."""
         check_sampling_params(params, self.limits)
-        _check_arrival(arrival)
+        arrival.check()
         token_ids = self._truncate(self._token_ids(prompt, params, arrival.external_id), params)
         self._check_length(token_ids, params)
         max_tokens = self._max_tokens(len(token_ids), params)
@@ -336,14 +279,3 @@ def make_sequences(
         )
         for index in range(params.n)
     ]
-
-
-def _check_arrival(arrival: Arrival) -> None:
-    priority, salt = arrival.priority, arrival.cache_salt
-    if type(priority) is not int or abs(priority) > MAX_PRIORITY:
-        raise RequestError(
-            f"priority must be an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}, got {shown(priority)}.",
-            "priority",
-        )
-    if salt is not None and not (isinstance(salt, str) and 0 < len(salt) <= MAX_SALT_CHARS and salt.isprintable()):
-        raise RequestError(f"cache_salt must be 1 to {MAX_SALT_CHARS} printable characters.", "cache_salt")

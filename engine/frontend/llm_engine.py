@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import RequestError
+from vllm_obs.engine.frontend.arrival import Arrival
 from vllm_obs.engine.frontend.client_interface import EngineClient
-from vllm_obs.engine.frontend.input_processor import Arrival, InputProcessor, Prompt, make_limits, make_sequences
+from vllm_obs.engine.frontend.input_processor import InputProcessor, Prompt, make_limits, make_sequences
 from vllm_obs.engine.frontend.open_sequence import AT_THE_END, SequenceRequest
 from vllm_obs.engine.frontend.output_processor import OutputProcessor
 from vllm_obs.engine.frontend.outputs import RequestOutput

@@ -9,13 +9,8 @@ from default_model import default_config, default_tokenizer
 from scripted_client import FACTS
 
 from vllm_obs.engine.errors import RequestError, RequestFailedError
-from vllm_obs.engine.frontend.input_processor import (
-    Arrival,
-    InputProcessor,
-    PreparedPrompt,
-    make_limits,
-    make_sequences,
-)
+from vllm_obs.engine.frontend.arrival import Arrival
+from vllm_obs.engine.frontend.input_processor import InputProcessor, PreparedPrompt, make_limits, make_sequences
 from vllm_obs.engine.sampling_params import SamplingParams
 
 CONTEXT = 2048
