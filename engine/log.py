@@ -28,6 +28,14 @@ class TextlessFormatter(logging.Formatter):
         """The traceback."""
         return "\n".join(_told(error) for error in _chain(ei[1]))
 
+    def format(self, record: logging.LogRecord) -> str:
+        """The whole entry. What was made of the exception is not left for other handlers, nor theirs taken."""
+        kept, record.exc_text = record.exc_text, None
+        try:
+            return super().format(record)
+        finally:
+            record.exc_text = kept
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's own name)
         """The line; of what asyncio tells of a lost task the rest, which shows its exception, is left out."""
         if record.name == "asyncio":

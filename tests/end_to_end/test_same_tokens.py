@@ -42,7 +42,9 @@ def alone() -> Iterator[list[list[int]]]:
     [
         pytest.param({"max_num_seqs": 64}, id="all-at-once"),
         pytest.param({"max_num_seqs": 16, "max_num_batched_tokens": 16}, id="chunks-of-16"),
-        pytest.param({"max_num_seqs": 64, "max_num_batched_tokens": 4096}, id="budget-4096"),
+        pytest.param(
+            {"max_num_seqs": 64, "max_num_batched_tokens": 4096}, id="budget-4096", marks=pytest.mark.long
+        ),
         pytest.param({"distributed_executor_backend": "mp"}, id="worker-process"),
     ],
 )
@@ -53,6 +55,7 @@ def test_the_same_tokens_alone_and(
         judge.compare(request.node.callspec.id, alone, generate(llm))
 
 
+@pytest.mark.long
 def test_the_same_tokens_from_a_warm_prefix_cache(alone: list[list[int]], judge: Judge) -> None:
     with offline() as llm:
         generate(llm)

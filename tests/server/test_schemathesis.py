@@ -112,7 +112,7 @@ def test_every_route_of_the_document_is_tried(fuzzed: Fuzzed) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("num_examples", [6, pytest.param(400, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_examples", [3, pytest.param(400, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", operations())
 def test_generated_requests_get_replies_of_the_document(name: str, num_examples: int, fuzzed: Fuzzed) -> None:
     method, path = name.split(" ")

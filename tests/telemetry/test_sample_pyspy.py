@@ -23,7 +23,7 @@ CONTENT = {
     "shared": {
         "frames": [
             {"name": "main", "file": "vllm_obs/engine/process.py", "line": 3, "col": None},
-            {"name": "wait", "file": sys.exec_prefix + "/lib/x/threading.py", "line": 9},
+            {"name": "wait", "file": "/elsewhere/lib/x/threading.py", "line": 9},
             {"name": "native", "file": None, "line": None},
         ]
     },
