@@ -12,7 +12,7 @@ from vllm_obs.telemetry.records import MemorySampled, Record
 from vllm_obs.telemetry.view import BaseView, Source
 
 MAX_PROCESSES = 256
-LOOK_NS = 60 * 10**9
+LOOK_NS = 300 * 10**9
 """A process is looked up so often without being asked for; looking takes some ten milliseconds."""
 SETTLE_NS = 2 * 10**9
 """What has just recorded a part of its start is looked up a little later."""

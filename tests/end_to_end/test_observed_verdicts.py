@@ -57,6 +57,7 @@ def test_too_few_places_are_named(tmp_path: Path) -> None:
         assert json.loads(shown.stdout)["verdict"]["window"] == "10s"
 
 
+@pytest.mark.long
 def test_a_cache_that_is_too_small_is_named(tmp_path: Path) -> None:
     """32 blocks hold one request of 500 tokens, or two that have not grown yet."""
     flags = ("--num-gpu-blocks-override", "44", "--max-model-len", "512")

@@ -45,7 +45,7 @@ def alone() -> Iterator[list[list[int]]]:
         pytest.param(
             {"max_num_seqs": 64, "max_num_batched_tokens": 4096}, id="budget-4096", marks=pytest.mark.long
         ),
-        pytest.param({"distributed_executor_backend": "mp"}, id="worker-process"),
+        pytest.param({"distributed_executor_backend": "mp"}, id="worker-process", marks=pytest.mark.long),
     ],
 )
 def test_the_same_tokens_alone_and(

@@ -216,6 +216,7 @@ def test_it_answers_while_nothing_is_recorded(tmp_path: Path) -> None:
         assert observer.ask_unix("/metrics").status == 200
 
 
+@pytest.mark.long
 def test_many_requests_do_not_make_it_grow_without_bound(tmp_path: Path) -> None:
     with ScriptedRun(tmp_path, engine_bytes=8 << 20) as run, observer_over(tmp_path) as observer:
         run.start()
