@@ -4,14 +4,15 @@ import os
 import socket
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from vllm_obs.engine.client_async import AsyncMPClient
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import ConfigError, StartupError
-from vllm_obs.engine.log import configure_logging
+from vllm_obs.engine.log import API_TITLE, configure_logging
 from vllm_obs.engine.log_file import logged_to
 from vllm_obs.engine.process_clock import process_started_at
 from vllm_obs.engine.recording import make_recorder
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 ROLE = "APIServer_0"
 
+L = TypeVar("L", bound="Lifecycle")
+
 
 def run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_at: int | None = None) -> int:
     """Serve on the bound socket until told to stop; the exit code.
@@ -36,13 +39,33 @@ def run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_a
     0 stopped and drained, 1 stopped with work cut off, 70 the engine died, 78 it cannot be started as configured.
     `started_at` is the monotonic moment the start-up time is counted from. Call it from the main thread.
     """
-    started_at = started_at or time.monotonic_ns()
-    configure_logging("APIServer")
+    return run_server(
+        ServedRun(config, server, started_at or time.monotonic_ns()),
+        _lifecycle_class,
+        lambda lifecycle, begun_at, phases: lifecycle.run(sock, begun_at, phases),
+    )
+
+
+@dataclass(frozen=True)
+class ServedRun:
+    """What an API server's main is given; `started_at` is monotonic ns."""
+
+    config: VllmConfig
+    server: ServerConfig
+    started_at: int
+
+
+def run_server(run: ServedRun, load: Callable[[], type[L]], act: Callable[[L, int, StartupPhases], int]) -> int:
+    """The main of an API server around its lifecycle: `act` runs that from (begun at, phases of the start) on.
+
+    `load` imports the lifecycle's class, while the engine loads. The exit code; errors of the start are told.
+    """
+    configure_logging(API_TITLE)
     try:
         with RunDirectory.create() as directory:
             path = directory.path
             with logged_to(path, ROLE), dumps_stacks(path, ROLE):
-                return _run(recorded(config, server, directory), server, sock, started_at)
+                return _run(replace(run, config=recorded(run.config, run.server, directory)), load, act)
     except (ConfigError, StartupError) as error:
         return _fail(error)
 
@@ -53,17 +76,17 @@ def recorded(config: VllmConfig, server: ServerConfig, directory: RunDirectory) 
     return replace(config, run_dir=str(directory.path), observability=observability)
 
 
-def _run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_at: int) -> int:
-    recorder = make_recorder(config, ROLE, API_SERVER_RING_BYTES)
+def _run(run: ServedRun, load: Callable[[], type[L]], act: Callable[[L, int, StartupPhases], int]) -> int:
+    recorder = make_recorder(run.config, ROLE, API_SERVER_RING_BYTES)
     try:
-        phases = _begin_record(server, recorder, started_at)
-        client = AsyncMPClient.launch(config, recorder)
+        phases = _begin_record(run.server, recorder, run.started_at)
+        client = AsyncMPClient.launch(run.config, recorder)
         try:
             phases.end("start engine")
-            lifecycle = _lifecycle(config, server, client, recorder)
+            lifecycle = _lifecycle(run, client, recorder, load)
             phases.end("import server")
             MemorySamples(ROLE, recorder).added("import server", "libraries")
-            return lifecycle.run(sock, _begun_at(started_at), phases)
+            return act(lifecycle, _begun_at(run.started_at), phases)
         except (ConfigError, StartupError):
             client.shutdown(timeout_seconds=0)  # an engine that still loads has nothing to finish
             raise
@@ -89,19 +112,24 @@ def _begin_record(server: ServerConfig, recorder: ProcessRecorder, started_at: i
     return StartupPhases(ROLE, recorder, now)
 
 
-def _lifecycle(
-    config: VllmConfig, server: ServerConfig, client: AsyncMPClient, recorder: ProcessRecorder
-) -> "Lifecycle":
+def _lifecycle_class() -> "type[Lifecycle]":
+    from vllm_obs.server.lifecycle import Lifecycle
+
+    return Lifecycle
+
+
+def _lifecycle(run: ServedRun, client: AsyncMPClient, recorder: ProcessRecorder, load: Callable[[], type[L]]) -> L:
     # Imported here: the engine loads meanwhile.
     with startup_part("import web framework"):
         import_module("fastapi")
-    from vllm_obs.server.lifecycle import Lifecycle
+    make = load()
     from vllm_obs.server.observer import ObserverChild
     from vllm_obs.server.observer_settings import observer_settings
 
-    if server.disable_telemetry:
-        return Lifecycle(config, server, client, recorder)
-    return Lifecycle(config, server, client, recorder, ObserverChild(observer_settings(config, server), recorder))
+    if run.server.disable_telemetry:
+        return make(run.config, run.server, client, recorder)
+    observer = ObserverChild(observer_settings(run.config, run.server), recorder)
+    return make(run.config, run.server, client, recorder, observer)
 
 
 def _fail(error: ConfigError | StartupError) -> int:

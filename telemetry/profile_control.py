@@ -5,14 +5,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-import orjson
-
 from vllm_obs.telemetry.profile_book import Profile, ProfileBook
 from vllm_obs.telemetry.profile_files import ProfileFiles
 from vllm_obs.telemetry.sample_choice import AUTO, SAMPLERS
 from vllm_obs.telemetry.sample_stacks import DEFAULT_RATE_HZ, MAX_RATE_HZ
 from vllm_obs.telemetry.sample_stacks import MAX_SECONDS as MAX_SAMPLE_SECONDS
-from vllm_obs.telemetry.telemetry_control import CatchUp, OrderError
+from vllm_obs.telemetry.telemetry_control import CatchUp, OrderError, read_order, unknown_name
 
 _logger = logging.getLogger(__name__)
 
@@ -23,7 +21,6 @@ MAX_SECONDS = 600
 MAX_STEPS = 2000
 DEFAULT_SECONDS = 5.0
 DEFAULT_STEPS = 200
-MAX_SHOWN_CHARS = 64
 
 
 class ProfileOrder(NamedTuple):
@@ -41,16 +38,9 @@ class ProfileOrder(NamedTuple):
     @classmethod
     def read(cls, body: bytes) -> "ProfileOrder":
         """The order in a JSON body. OrderError (400) says in plain words what is wrong with it."""
-        try:
-            values = orjson.loads(body)
-        except ValueError:
-            raise OrderError("the body is not JSON", 400) from None
-        if not isinstance(values, dict):
-            raise OrderError('the body must be an object such as {"seconds": 5}', 400)
-        unknown = [name for name in values if name not in cls._fields]
-        if unknown:
-            shown = unknown[0][:MAX_SHOWN_CHARS]
-            raise OrderError(f"{shown!r} is unknown; {', '.join(cls._fields)} can be given", 400)
+        values = read_order(body, '{"seconds": 5}')
+        if (unknown := unknown_name(values, cls._fields)) is not None:
+            raise OrderError(f"{unknown!r} is unknown; {', '.join(cls._fields)} can be given", 400)
         order = cls(**values)
         order._check()
         if order.kind == "samples" and "steps" in values:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from typing import Any, NamedTuple
 
 import orjson
@@ -23,6 +23,22 @@ class OrderError(Exception):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+def read_order(body: bytes, example: str) -> dict[str, Any]:
+    """The object in a JSON body, which is to be one such as `example`. OrderError (400) for anything else."""
+    try:
+        values = orjson.loads(body)
+    except ValueError:
+        raise OrderError("the body is not JSON", 400) from None
+    if not isinstance(values, dict):
+        raise OrderError(f"the body must be an object such as {example}", 400)
+    return values
+
+
+def unknown_name(values: Iterable[str], known: Container[str]) -> str | None:
+    """The first name that is not known, cut for people to read."""
+    return next((name[:MAX_SHOWN_CHARS] for name in values if name not in known), None)
 
 
 class Setting(NamedTuple):
@@ -53,16 +69,9 @@ class TelemetryOrder(NamedTuple):
     @classmethod
     def read(cls, body: bytes) -> "TelemetryOrder":
         """The order in a JSON body. OrderError (400) says in plain words what is wrong with it."""
-        try:
-            values = orjson.loads(body)
-        except ValueError:
-            raise OrderError("the body is not JSON", 400) from None
-        if not isinstance(values, dict):
-            raise OrderError('the body must be an object such as {"detail_level": 1}', 400)
-        unknown = [name for name in values if name not in cls._fields]
-        if unknown:
-            shown = unknown[0][:MAX_SHOWN_CHARS]
-            raise OrderError(f"{shown!r} cannot be set; detail_level and sample_rate can", 400)
+        values = read_order(body, '{"detail_level": 1}')
+        if (unknown := unknown_name(values, cls._fields)) is not None:
+            raise OrderError(f"{unknown!r} cannot be set; detail_level and sample_rate can", 400)
         order = cls(_detail_level(values.get("detail_level")), _sample_rate(values.get("sample_rate")))
         if order == cls():
             raise OrderError("nothing is to be changed; give detail_level, sample_rate or both", 400)
