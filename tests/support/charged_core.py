@@ -10,6 +10,7 @@ from fake_executor import FakeExecutor, make_request, tiny_config
 from vllm_obs.engine.core import EngineCore
 from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, FinishReason
 from vllm_obs.engine.plan import StepPlan
+from vllm_obs.telemetry.core_submission import unknown_submission
 from vllm_obs.telemetry.economics import Economics
 from vllm_obs.telemetry.recorder import MemoryRecorder
 from vllm_obs.telemetry.records import Record, RequestEnded, RequestSubmitted
@@ -165,28 +166,5 @@ class ChargedCore:
 
 def submission(request_id: str, at: int, num_prompt_tokens: int, account: str, **changes: Any) -> RequestSubmitted:
     """A sequence that leaves the API server, without an HTTP request of its own."""
-    return RequestSubmitted(
-        request_id=request_id,
-        client_index=0,
-        http_id="",
-        external_id="",
-        sequence_index=0,
-        num_sequences=1,
-        num_prompts=1,
-        operation="text_completion",
-        is_streamed=False,
-        model=MODEL,
-        trace_parent="",
-        received_at=at,
-        parsed_at=at,
-        rendered_at=at,
-        tokenized_at=at,
-        submitted_at=at,
-        num_prompt_tokens=num_prompt_tokens,
-        max_tokens=16,
-        priority=0,
-        temperature=0.0,
-        top_p=1.0,
-        top_k=0,
-        account=account,
-    )._replace(**changes)
+    known = {"operation": "text_completion", "model": MODEL, "max_tokens": 16, "top_p": 1.0, "account": account}
+    return unknown_submission(request_id, at)._replace(num_prompt_tokens=num_prompt_tokens, **{**known, **changes})
