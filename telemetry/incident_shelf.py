@@ -25,6 +25,13 @@ class IncidentShelf:
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / FOLDER
 
+    @classmethod
+    def around(cls, folder: Path) -> "IncidentShelf":
+        """The shelf that an incident's folder stands in, wherever that was copied to."""
+        shelf = cls(folder.parent)
+        shelf.path = folder.parent
+        return shelf
+
     def names(self) -> list[str]:
         """All incidents by their folder's name, oldest first."""
         try:

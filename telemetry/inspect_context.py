@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 
 from vllm_obs.telemetry.economics import Economics
 from vllm_obs.telemetry.incident_log import IncidentLog
+from vllm_obs.telemetry.incident_shelf import IncidentShelf
 from vllm_obs.telemetry.inspect_events import EventHub
 from vllm_obs.telemetry.memory_ledger import MemoryLedger
 from vllm_obs.telemetry.observer import Observer
@@ -56,6 +57,8 @@ class InspectContext:
     refresh_memory: Callable[[], Awaitable[None]] = _nothing
     """Looks at the memory of every live process, without holding up the loop."""
     incidents: IncidentLog | None = None
+    shelf: IncidentShelf | None = None
+    """None of a recording that belongs to no incident's folder."""
 
 
 class Answer(JSONResponse):

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from vllm_obs.telemetry.incident_shelf import IncidentShelf
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.observer_config import ObserverConfig
 from vllm_obs.telemetry.observer_service import ObserverService
@@ -12,10 +13,11 @@ from vllm_obs.telemetry.recording_tail import RecordingTail
 _logger = logging.getLogger(__name__)
 
 
-def open_replay(path: Path, host: str, port: int, slo: str = "") -> ObserverService:
+def open_replay(path: Path, host: str, port: int, slo: str = "", incident: Path | None = None) -> ObserverService:
     """Everything in the recording, applied and held to the objectives; its time stands still at its last record.
 
-    A file that is not whole is shown as far as it goes, with a warning. Raises RecordingError.
+    `incident` is the folder of the incident that it belongs to, if any, which is then shown too. A file that is
+    not whole is shown as far as it goes, with a warning. Raises RecordingError.
     """
     tail = RecordingTail(path)
     header = tail.header
@@ -31,6 +33,7 @@ def open_replay(path: Path, host: str, port: int, slo: str = "") -> ObserverServ
         facts=facts,
     )
     service = ObserverService(observer, config)
+    service.context.shelf = IncidentShelf.around(incident) if incident is not None else None
     while not observer.drain_slice():
         pass
     observer.caveat = facts["defect"] = tail.defect

@@ -15,7 +15,7 @@ from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectEr
 def incident_router(context: InspectContext) -> APIRouter:
     """The routes, over one Observer."""
     router = APIRouter()
-    shelf = IncidentShelf(context.config.run_dir) if context.observer.is_live else None
+    shelf = context.shelf
 
     @router.get("/inspect/incidents", summary="Deaths, stalls and failed steps of this run, oldest first")
     async def incidents() -> Response:

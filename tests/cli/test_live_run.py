@@ -14,9 +14,9 @@ from observer_child import observer_over
 from scripted_run import ScriptedRun
 
 from vllm_obs.cli import live_run
-from vllm_obs.cli.inspector import Inspector, InspectorError
 from vllm_obs.cli.live_run import find_inspector, find_inspectors, is_alive
 from vllm_obs.cli.main import main
+from vllm_obs.telemetry.inspect_client import Inspector, InspectorError
 from vllm_obs.telemetry.observer_address import write_address
 
 OLDER, NEWER = "20261129-120000-7", "20261129-120100-8"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from vllm_obs.cli import profile as profile_module
-from vllm_obs.cli.inspector import Inspector, InspectorError
 from vllm_obs.cli.main import main
 from vllm_obs.cli.profile_tables import NUM_ROWS, profile_words
+from vllm_obs.telemetry.inspect_client import Inspector, InspectorError
 
 TABLE: dict[str, Any] = {
     "role": "Worker_TP0",

@@ -11,10 +11,10 @@ import pytest
 from observer_child import observer_over
 from scripted_run import MODEL, ScriptedRun
 
-from vllm_obs.cli.inspector import Inspector
 from vllm_obs.cli.main import main
 from vllm_obs.cli.record import span_seconds
 from vllm_obs.engine.errors import ConfigError
+from vllm_obs.telemetry.inspect_client import Inspector
 
 
 @pytest.fixture

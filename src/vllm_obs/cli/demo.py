@@ -8,12 +8,12 @@ import threading
 import time
 from dataclasses import asdict, replace
 
+from vllm_obs.cli.dashboard_child import DashboardChild, DashboardOptions
 from vllm_obs.cli.demo_options import DemoOptions, demo_options
 from vllm_obs.cli.demo_ranks import resume_ranks
-from vllm_obs.cli.listener import bind_port
+from vllm_obs.cli.listener import bind_or_free, bind_port, shown_host
 from vllm_obs.engine.args import EngineArgs
 from vllm_obs.engine.child import Child, spawn
-from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.synthetic.regimes import SYNTHETIC_LIMITS
 from vllm_obs.server.config import ServerConfig
 
@@ -44,12 +44,15 @@ def main(argv: list[str]) -> int:
         config = engine_args(options).create_engine_config()
         print(greeting(options), flush=True)
         load = DemoLoad(options)
+        pages = DashboardChild(pages_options(options), _api_url(options)) if options.dashboard else None
         try:
             from vllm_obs.server.serve import run
 
             code = run(config, server_config(options), listener, started_at)
         finally:
             load.stop()
+            if pages is not None:
+                pages.stop()
     if load.failure:
         print(failure_line(load.failure), file=sys.stderr, flush=True)
         return EXIT_LOAD_FAILED
@@ -60,10 +63,7 @@ def bind_demo_port(options: DemoOptions) -> socket.socket:
     """The port that was asked for; else the usual one, or any free one where that is taken."""
     if options.port is not None:
         return bind_port(options.host, options.port)
-    try:
-        return bind_port(options.host, DEFAULT_PORT)
-    except ConfigError:
-        return bind_port(options.host, 0)
+    return bind_or_free(options.host, DEFAULT_PORT)
 
 
 def engine_args(options: DemoOptions) -> EngineArgs:
@@ -93,6 +93,15 @@ def server_config(options: DemoOptions) -> ServerConfig:
         uvicorn_log_level="warning",
         disable_uvicorn_access_log=True,
     )
+
+
+def pages_options(options: DemoOptions) -> DashboardOptions:
+    """Where the pages are, if they are wanted."""
+    return DashboardOptions(options.host, options.dashboard_port)
+
+
+def _api_url(options: DemoOptions) -> str:
+    return f"http://{shown_host(options.host)}:{options.port}"
 
 
 def greeting(options: DemoOptions) -> str:

@@ -12,7 +12,6 @@ from vllm_obs.cli.bench.client import BenchClient, describe_failure
 from vllm_obs.cli.bench.options import BenchOptions
 from vllm_obs.cli.demo_options import DemoOptions
 from vllm_obs.cli.demo_ranks import rank_processes, stopped
-from vllm_obs.cli.inspector import Inspector, InspectorError
 from vllm_obs.cli.live_run import find_inspector
 from vllm_obs.cli.printing import say
 from vllm_obs.engine.child_main import Owner, run_child
@@ -20,6 +19,7 @@ from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.engine.model.source import SYNTHETIC_MODEL
 from vllm_obs.engine.synthetic.prompts import prompt_of
 from vllm_obs.engine.synthetic.regimes import REGIMES, Arrival, Regime, Stall, rng_of
+from vllm_obs.telemetry.inspect_client import Inspector, InspectorError
 
 READY_SECONDS = 60.0
 GRACE_SECONDS = 3.0

@@ -35,12 +35,15 @@ class DemoOptions:
     seed: int = 0
     period: float = 30.0
     ranks: int = 2
+    dashboard: bool = False
+    dashboard_port: int | None = None
 
     def __post_init__(self) -> None:
         """ConfigError with the number and the limit."""
         for name, least, most in (
             ("port", 0, 65_535),
             ("inspect_port", 0, 65_535),
+            ("dashboard_port", 0, 65_535),
             ("seed", 0, 2**63 - 1),
             ("period", MIN_PERIOD_SECONDS, MAX_PERIOD_SECONDS),
             ("ranks", 1, MAX_RANKS),
@@ -61,6 +64,9 @@ DEMO_FLAGS = (
          default_text="8000, or a free one where it is taken"),
     Flag("inspect_port", "Server", "Port of the inspector; a free one where it is taken.", parse=whole_number,
          metavar="PORT", default_text="the API's + 1000"),
+    Flag("dashboard", "Server", "Serve the inspector's pages too.", kind="switch"),
+    Flag("dashboard_port", "Server", "Port of the pages.", parse=whole_number, metavar="PORT",
+         default_text="8501, or a free one where it is taken"),
     Flag("ranks", "Engine", "How many worker processes there are.", parse=whole_number, metavar="N"),
     Flag("regime", "Load", "What is shown; all of them one after the other.", choices=(ALL, *REGIMES)),
     Flag("seed", "Load", "Seed of the requests.", parse=whole_number, metavar="N"),

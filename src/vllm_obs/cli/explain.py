@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from vllm_obs.cli.inspector import Inspector, InspectorError
 from vllm_obs.cli.live_run import find_inspectors
 from vllm_obs.cli.parser import Parser
 from vllm_obs.cli.printing import say
+from vllm_obs.telemetry.inspect_client import Inspector, InspectorError
 
 EXIT_NOT_FOUND = 1
 NOT_FOUND_STATUS = 404

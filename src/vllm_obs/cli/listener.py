@@ -45,6 +45,19 @@ def bind_port(host: str | None, port: int) -> socket.socket:
     return listener
 
 
+def bind_or_free(host: str, port: int) -> socket.socket:
+    """The port, or any free one where that is taken."""
+    try:
+        return bind_port(host, port)
+    except ConfigError:
+        return bind_port(host, 0)
+
+
+def shown_host(host: str) -> str:
+    """The host as it stands in an address that people open here."""
+    return f"[{host}]" if ":" in host else "127.0.0.1" if host in ("0.0.0.0", "") else host
+
+
 def _family(host: str | None) -> socket.AddressFamily:
     return socket.AF_INET6 if host and ":" in host else socket.AF_INET
 

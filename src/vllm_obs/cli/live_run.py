@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from vllm_obs.cli.inspector import Inspector, InspectorError
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.run_dir import age_order, base_directory
+from vllm_obs.telemetry.inspect_client import Inspector, InspectorError
 from vllm_obs.telemetry.observer_address import INSPECT_FILE
 
 PROBE_SECONDS = 2.0

@@ -16,6 +16,7 @@ COMMANDS = {
     "chat": ("vllm_obs.cli.chat", "talk to a running server"),
     "complete": ("vllm_obs.cli.complete", "let a running server complete texts"),
     "bench": ("vllm_obs.cli.bench.command", "measure a running server"),
+    "dashboard": ("vllm_obs.cli.dashboard", "the live inspector in the browser"),
     "top": ("vllm_obs.cli.top", "what a running server does, live in the terminal"),
     "explain": ("vllm_obs.cli.explain", "where the time of one request went"),
     "startup": ("vllm_obs.cli.startup", "where the time to ready went, and where memory is"),

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vllm_obs.cli.inspector import Inspector, InspectorError
 from vllm_obs.cli.live_run import find_inspector
 from vllm_obs.cli.parser import Parser
 from vllm_obs.cli.printing import say
@@ -13,6 +12,7 @@ from vllm_obs.cli.profile_download import check_writable, download
 from vllm_obs.cli.profile_tables import profile_words
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import number, whole_number
+from vllm_obs.telemetry.inspect_client import Inspector, InspectorError
 
 EXIT_FAILED = 1
 POLL_SECONDS = 0.25

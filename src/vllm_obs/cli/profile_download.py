@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from vllm_obs.cli.inspector import Inspector, InspectorError
+from vllm_obs.telemetry.inspect_client import Inspector, InspectorError
 
 TIMEOUT_SECONDS = 60.0
 

@@ -4,12 +4,12 @@ import sys
 from pathlib import Path
 
 from vllm_obs import __version__
-from vllm_obs.cli.inspector import InspectorError
 from vllm_obs.cli.live_run import find_inspectors, is_alive, runs_newest_first
 from vllm_obs.cli.parser import Parser
 from vllm_obs.cli.printing import say
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import number
+from vllm_obs.telemetry.inspect_client import InspectorError
 
 EXIT_FAILED = 1
 NS = 1_000_000_000

@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vllm_obs.cli.inspector import InspectorError
 from vllm_obs.cli.live_run import find_inspectors, is_alive, runs_newest_first
 from vllm_obs.cli.parser import Parser
 from vllm_obs.cli.printing import say
 from vllm_obs.cli.startup_memory import memory_lines
 from vllm_obs.cli.startup_waterfall import waterfall_lines
+from vllm_obs.telemetry.inspect_client import InspectorError
 
 EXIT_NOT_FOUND = 1
 

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from vllm_obs.cli.inspector import Inspector, InspectorError
 from vllm_obs.cli.live_run import find_inspectors
 from vllm_obs.cli.parser import Parser
 from vllm_obs.cli.printing import say
 from vllm_obs.cli.top_cells import plain
 from vllm_obs.cli.top_screen import Frame, Look, screen
 from vllm_obs.engine.errors import ConfigError
+from vllm_obs.telemetry.inspect_client import Inspector, InspectorError
 
 EXIT_UNREACHABLE = 1
 MIN_INTERVAL_SECONDS = 0.2

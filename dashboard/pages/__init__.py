@@ -1,0 +1,1 @@
+"""The pages of the inspector: each module draws one with `render()`."""

@@ -1,0 +1,37 @@
+"""Pages: the dashboard's one uvicorn over a bound socket, until it is told to end."""
+
+import logging
+import socket
+
+import uvicorn
+
+from vllm_obs.dashboard.app import Starting, build_app, nothing_to_start
+from vllm_obs.dashboard.source import Source
+
+CLOSE_SECONDS = 2
+
+
+class Pages:
+    """The pages over one source; one in a process. `start` begins what the source needs."""
+
+    def __init__(self, source: Source, host: str, trace_url: str = "", start: Starting = nothing_to_start) -> None:
+        config = uvicorn.Config(
+            build_app(source, host, trace_url, start),
+            # None: Streamlit would else bring back a line for each request.
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=CLOSE_SECONDS,
+            server_header=False,
+            ws="websockets-sansio",
+        )
+        self._server = uvicorn.Server(config)
+
+    def run(self, listener: socket.socket) -> None:
+        """Serve until SIGINT, SIGTERM or `end`."""
+        for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        self._server.run(sockets=[listener])
+
+    def end(self) -> None:
+        """Let `run` return; from any thread."""
+        self._server.should_exit = True

@@ -1,0 +1,7 @@
+"""The little CSS that the theme cannot say: tabular figures, and room at the top."""
+
+STYLE = """<style>
+[data-testid="stMetricValue"], [data-testid="stDataFrame"], .tabular { font-variant-numeric: tabular-nums; }
+[data-testid="stMainBlockContainer"] { padding-top: 3.5rem; padding-bottom: 2rem; }
+.st-key-strip p { margin: 0; }
+</style>"""
