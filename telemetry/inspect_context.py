@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 from starlette.responses import JSONResponse
@@ -17,9 +17,13 @@ from vllm_obs.telemetry.observer_config import ObserverConfig
 from vllm_obs.telemetry.profile_control import ProfileControl
 from vllm_obs.telemetry.slo import Slo
 from vllm_obs.telemetry.telemetry_control import TelemetryControl
+from vllm_obs.telemetry.trend import Trend
 from vllm_obs.telemetry.verdict import Verdict
 from vllm_obs.telemetry.watchdog import Watchdog
 from vllm_obs.telemetry.watchdog_log import StallLog
+
+if TYPE_CHECKING:
+    from vllm_obs.telemetry.stream_feeds import StreamFeeds
 
 
 class QuantileSource(Protocol):
@@ -50,6 +54,7 @@ class InspectContext:
     economics: Economics
     slo: Slo
     verdict: Verdict
+    trend: Trend
     watchdog: Watchdog | None = None
     """None of a recording, where nobody can stand still any more."""
     hub: EventHub = field(default_factory=EventHub)

@@ -17,6 +17,7 @@ from vllm_obs.telemetry.otlp_settings import OtlpFlags
 from vllm_obs.telemetry.outside_counts import OutsidePorts
 from vllm_obs.telemetry.slo import Slo
 from vllm_obs.telemetry.tracing import TracedRun, Tracing, open_tracing
+from vllm_obs.telemetry.trend import Trend
 from vllm_obs.telemetry.verdict import Verdict
 from vllm_obs.telemetry.watchdog_metrics import StallMetrics
 
@@ -51,6 +52,8 @@ class ObserverViews:
         self.floors = FloorRatios(self.metrics.store)
         self.verdict = Verdict(observer.state, self.floors, observer.is_live, self.metrics.store)
         observer.add_views([self.floors, self.verdict])
+        self.trend = Trend(observer.rates, self.metrics.quantiles)
+        observer.add_views([self.trend])
         self.incidents = IncidentLog(self.metrics.store)
         observer.add_views([self.incidents])
         if observer.is_live:

@@ -73,6 +73,10 @@ class Track:
         """The sketches of all slices that began after the moment."""
         return (sketch for number, sketch in self._slices if number * SLICE_NS > moment)
 
+    def between(self, first: int, end: int) -> Iterable[DDSketch]:
+        """The sketches of the seconds from number `first` up to `end`, without it."""
+        return (sketch for number, sketch in self._slices if first <= number < end)
+
     def _begin(self, number: int) -> None:
         self._past.merge(self._newest)
         self._newest, self._newest_ends_at = DDSketch(), (number + 1) * SLICE_NS
@@ -104,6 +108,14 @@ class Quantiles:
         seconds = WINDOWS[window]
         since = None if seconds is None else now - int(seconds * 1e9)
         return {measure: Summary.of(self._merged(measure, since, engine)) for measure in MEASURES}
+
+    def between(self, measure: str, first: int, end: int) -> DDSketch:
+        """A measure over all engines in the seconds from number `first` up to `end`, without it."""
+        merged = DDSketch()
+        for tracks in self._tracks.values():
+            for sketch in tracks[measure].between(first, end):
+                merged.merge(sketch)
+        return merged
 
     def state(self) -> Any:
         """The whole run's sketches in plain values; windows begin anew."""

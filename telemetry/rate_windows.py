@@ -90,6 +90,21 @@ class RateWindows(BaseView):
             for window, seconds, totals in self._totals(now)
         }
 
+    @property
+    def newest_second(self) -> int:
+        """The number of the last second that anything was counted in."""
+        return self._newest
+
+    def total(self, seconds: range) -> Counter[str] | None:
+        """What was counted in these seconds, by number; None if they ended before anything was counted."""
+        if not self._first or seconds.stop <= self._first:
+            return None
+        total: Counter[str] = Counter()
+        for second in seconds:
+            if second in self._seconds:
+                total.update(self._seconds[second])
+        return total
+
     def refused(self, now: int) -> dict[str, dict[str, int]]:
         """By window and reason, HTTP requests answered with an error that no sequence had been made for."""
         return {

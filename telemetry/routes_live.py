@@ -2,13 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
 from vllm_obs.telemetry.inspect_events import EventStream
 from vllm_obs.telemetry.inspect_state import run_view
 from vllm_obs.telemetry.invariants import LAWS
+from vllm_obs.telemetry.trend import SPAN_SECONDS
 
 QuantileWindow = Literal["10s", "1m", "5m", "run"]
 
@@ -25,6 +26,12 @@ def live_router(context: InspectContext) -> APIRouter:
     @router.get("/inspect/quantiles", summary="Latencies: what is typical and what is slow")
     async def quantiles(window: QuantileWindow = "1m", engine: str | None = None) -> Response:
         return Answer(quantile_view(context, window, engine))
+
+    @router.get("/inspect/trend", summary="The last five minutes in spans: rates, latencies, queues, KV blocks")
+    async def trend(every: Annotated[int, Query(description="seconds of a span: 1, 5 or 10")] = 5) -> Response:
+        if every not in SPAN_SECONDS:
+            raise InspectError(f"every is {every}; a span is one of {SPAN_SECONDS} seconds", 422)
+        return Answer(context.trend.columns(observer.now(), every))
 
     @router.get(
         "/inspect/invariants", summary="The conservation laws, how often each was broken, and the evidence"
