@@ -97,6 +97,12 @@ def age_order(path: Path) -> tuple[str, int]:
     return path.name[:15], (lock if lock.exists() else path).stat().st_mtime_ns
 
 
+def root_pid_of(path: Path) -> int:
+    """The pid of the process that made this run, which its name tells; 0 where it does not."""
+    parts = path.name.split("-")
+    return int(parts[2]) if len(parts) > 2 and parts[2].isdecimal() else 0
+
+
 def _make_run(base: Path) -> Path:
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     for attempt in range(100):

@@ -1,11 +1,12 @@
 """The pages of a server that shows itself (`serve --dashboard`, `demo --dashboard`): a process beside it."""
 
+import os
 import socket
 import sys
 from dataclasses import asdict, dataclass
 
 from vllm_obs.cli.listener import bind_or_free, bind_port, shown_host
-from vllm_obs.cli.live_run import find_inspector
+from vllm_obs.cli.live_run import inspector_of_root
 from vllm_obs.engine.child import Child, spawn
 from vllm_obs.engine.child_main import Owner, run_child
 from vllm_obs.engine.errors import ConfigError
@@ -51,8 +52,8 @@ def address_of(options: DashboardOptions, listener: socket.socket) -> str:
 class DashboardChild:
     """The process that serves the pages. It ends with this one; that it ends alone does not matter to serving."""
 
-    def __init__(self, options: DashboardOptions, api_url: str) -> None:
-        self._child: Child = spawn(MODULE, TITLE, {"options": asdict(options), "api_url": api_url})
+    def __init__(self, options: DashboardOptions) -> None:
+        self._child: Child = spawn(MODULE, TITLE, {"options": asdict(options), "root_pid": os.getpid()})
         self._child.on_message(SERVING, lambda address: print(f"Pages: {address}", flush=True))
         self._child.on_exit(self._ended)
 
@@ -68,13 +69,13 @@ class DashboardChild:
 def serve_pages(owner: Owner) -> None:
     """The body of the process."""
     options = DashboardOptions(**owner.configuration["options"])
-    api_url = owner.configuration["api_url"]
+    root_pid = owner.configuration["root_pid"]
     with bind_pages(options) as listener:
         # Streamlit takes a second to load.
         from vllm_obs.dashboard.serve import Pages
         from vllm_obs.dashboard.source import Source
 
-        pages = Pages(Source(lambda: find_inspector(api_url or None).url), options.host, options.trace_url)
+        pages = Pages(Source(lambda: inspector_of_root(root_pid).url), options.host, options.trace_url)
         owner.on_stop(pages.end)
         owner.say(SERVING, address_of(options, listener))
         pages.run(listener)

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from vllm_obs.cli.dashboard_child import DashboardChild, DashboardOptions
 from vllm_obs.cli.demo_options import DemoOptions, demo_options
 from vllm_obs.cli.demo_ranks import resume_ranks
-from vllm_obs.cli.listener import bind_or_free, bind_port, shown_host
+from vllm_obs.cli.listener import bind_or_free, bind_port
 from vllm_obs.engine.args import EngineArgs
 from vllm_obs.engine.child import Child, spawn
 from vllm_obs.engine.synthetic.regimes import SYNTHETIC_LIMITS
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
         config = engine_args(options).create_engine_config()
         print(greeting(options), flush=True)
         load = DemoLoad(options)
-        pages = DashboardChild(pages_options(options), _api_url(options)) if options.dashboard else None
+        pages = DashboardChild(pages_options(options)) if options.dashboard else None
         try:
             from vllm_obs.server.serve import run
 
@@ -98,10 +98,6 @@ def server_config(options: DemoOptions) -> ServerConfig:
 def pages_options(options: DemoOptions) -> DashboardOptions:
     """Where the pages are, if they are wanted."""
     return DashboardOptions(options.host, options.dashboard_port)
-
-
-def _api_url(options: DemoOptions) -> str:
-    return f"http://{shown_host(options.host)}:{options.port}"
 
 
 def greeting(options: DemoOptions) -> str:

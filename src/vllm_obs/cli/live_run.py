@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from vllm_obs.engine.errors import ConfigError
-from vllm_obs.engine.run_dir import age_order, base_directory
+from vllm_obs.engine.run_dir import age_order, base_directory, root_pid_of
 from vllm_obs.telemetry.inspect_client import Inspector, InspectorError
 from vllm_obs.telemetry.observer_address import INSPECT_FILE
 
@@ -42,6 +42,14 @@ def find_inspectors(url: str | None = None) -> list[Inspector]:
 def find_inspector(url: str | None = None) -> Inspector:
     """The first of `find_inspectors`."""
     return find_inspectors(url)[0]
+
+
+def inspector_of_root(pid: int) -> Inspector:
+    """The inspector of the run whose root process this is. InspectorError while there is none."""
+    for known in _known_runs():
+        if root_pid_of(known.directory) == pid and (found := _inspector_of(known)) is not None:
+            return found
+    raise InspectorError(f"the server (pid {pid}) has no inspector that answers yet")
 
 
 def runs_newest_first() -> list[Path]:

@@ -3,24 +3,34 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
+from vllm_obs.cli.dashboard_child import DashboardChild, DashboardOptions
 from vllm_obs.cli.foreign_flags import refuse_unknown
 from vllm_obs.cli.parser import Parser, add_flags
 from vllm_obs.cli.server_flags import SERVER_FLAGS, server_config_from, server_defaults
 from vllm_obs.cli.settings import read_config_file, read_environment
 from vllm_obs.engine.args import EngineArgs, engine_args_from
 from vllm_obs.engine.errors import ConfigError
-from vllm_obs.engine.flags import ENGINE_FLAGS, Flag
+from vllm_obs.engine.flags import ENGINE_FLAGS, Flag, whole_number
 from vllm_obs.telemetry.slo_targets import slo_doubt
 
 PROCESS_TITLE = "vllm-obs::APIServer"
 
 CONFIG_FLAG = Flag("config", "Server", "YAML file with flags as keys; the command line wins.", metavar="FILE")
 MODEL_FLAG = Flag("model", "Model", "The same as MODEL.", metavar="MODEL")
-SERVE_FLAGS = (MODEL_FLAG, *ENGINE_FLAGS, *SERVER_FLAGS, CONFIG_FLAG)
+DASHBOARD_FLAGS = (
+    Flag("dashboard", "Observability", "Serve the inspector's pages too.", kind="switch"),
+    Flag("dashboard_host", "Observability", "Where the pages listen.", metavar="HOST"),
+    Flag("dashboard_port", "Observability", "Port of the pages.", parse=whole_number, metavar="PORT",
+         default_text="8501, or a free one where it is taken"),
+    Flag("dashboard_trace_url", "Observability", "Where traces can be read, with {trace_id} in it.",
+         metavar="URL"),
+)  # fmt: skip
+SERVE_FLAGS = (MODEL_FLAG, *ENGINE_FLAGS, *SERVER_FLAGS, *DASHBOARD_FLAGS, CONFIG_FLAG)
 
 _USAGE = "vllm-obs serve [MODEL] [FLAGS]"
 _DESCRIPTION = """\
@@ -53,7 +63,21 @@ def main(argv: list[str]) -> int:
             print(f"vllm-obs: {doubt}", file=sys.stderr, flush=True)
         from vllm_obs.server.serve import run
 
-        return run(config, server, listener, started_at)
+        with _pages(values):
+            return run(config, server, listener, started_at)
+
+
+@contextmanager
+def _pages(values: dict[str, Any]) -> Iterator[None]:
+    """The inspector's pages beside the server, if they are wanted."""
+    if not values.get("dashboard"):
+        yield
+        return
+    pages = DashboardChild(dashboard_options(values))
+    try:
+        yield
+    finally:
+        pages.stop()
 
 
 def _mention_incident() -> None:
@@ -84,6 +108,16 @@ def build_parser() -> Parser:
     parser.add_argument("positional_model", metavar="MODEL", nargs="?", help=argparse.SUPPRESS)
     add_flags(parser, SERVE_FLAGS, flag_defaults())
     return parser
+
+
+def dashboard_options(values: dict[str, Any]) -> DashboardOptions:
+    """Where the pages are to be."""
+    defaults = DashboardOptions()
+    return DashboardOptions(
+        values.get("dashboard_host", defaults.host),
+        values.get("dashboard_port", defaults.port),
+        values.get("dashboard_trace_url", defaults.trace_url),
+    )
 
 
 def flag_defaults() -> dict[str, Any]:

@@ -1,0 +1,60 @@
+"""The verdict as a card: one sentence, what it rests on, what would help and what would not."""
+
+from typing import Any
+
+import streamlit as st
+
+from vllm_obs.dashboard.figures import number, seconds, share
+from vllm_obs.dashboard.frame import escape
+
+SEVERITY_BADGES = {"none": "green", "info": "blue", "warning": "orange", "severe": "red"}
+MAX_LINES = 4
+MAX_EVIDENCE = 8
+
+
+def verdict_card(verdict: dict[str, Any]) -> None:
+    """Draw it; of several findings the first is told in full, the others in a sentence each."""
+    word = str(verdict["word"])
+    colour = SEVERITY_BADGES.get(str(verdict["severity"]), "gray")
+    covered = seconds(verdict["covered_seconds"])
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.badge(word.replace("_", " "), color=colour)  # type: ignore[arg-type]
+        st.caption(f"over the last {covered}")
+    st.markdown(f"#### {escape(str(verdict['says']))}")
+    findings = verdict["findings"]
+    first = findings[0] if findings else {}
+    helps, helps_not, evidence = st.columns([5, 4, 4], gap="medium")
+    with helps:
+        st.markdown(_lines("What would help", first.get("helps", []), "Nothing is needed."))
+    with helps_not:
+        st.markdown(_lines("What would not", _not_helping(verdict, first), "–"))
+    with evidence:
+        st.markdown(_lines("On which figures", _evidence(first.get("evidence", {})), floor_words(verdict)))
+    others = [str(finding["says"]) for finding in findings[1:]]
+    st.caption(" ".join(["Also:", *map(escape, others)]) if others else escape(floor_words(verdict)))
+
+
+def floor_words(verdict: dict[str, Any]) -> str:
+    """How near the steps are to the best that was seen."""
+    floor = verdict.get("floor") or {}
+    return str(floor.get("says", ""))
+
+
+def _not_helping(verdict: dict[str, Any], first: dict[str, Any]) -> list[str]:
+    unknown = [f"cannot tell: {reason}" for reason in verdict["cannot_tell"]]
+    return [*first.get("helps_not", []), *unknown]
+
+
+def _evidence(evidence: dict[str, float]) -> list[str]:
+    return [f"{name.replace('_', ' ')} {_figure(name, value)}" for name, value in evidence.items()][:MAX_EVIDENCE]
+
+
+def _figure(name: str, value: float) -> str:
+    return share(value) if name.endswith("_share") else number(value)
+
+
+def _lines(title: str, lines: list[str], nothing: str) -> str:
+    shown = [
+        f"- {escape(str(line))}" for line in lines[: MAX_LINES if title != "On which figures" else MAX_EVIDENCE]
+    ]
+    return "\n".join([f"**{title}**", "", *(shown or [escape(nothing)])])
