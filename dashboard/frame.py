@@ -47,6 +47,11 @@ def teach(what: str, how: str = "") -> None:
         st.markdown(f"**{what}**" + (f"\n\n{how}" if how else ""))
 
 
+def said(text: str) -> str:
+    """A sentence of the Observer for Markdown: what stands between backticks is code, all else as it is."""
+    return "`".join(piece if place % 2 else escape(piece) for place, piece in enumerate(text.split("`")))
+
+
 def escape(text: str) -> str:
     """A text from outside (an id, a label) for Markdown, every sign as itself."""
     return "".join(f"\\{sign}" if sign in "\\`*_{}[]()<>#+-.!|$~:" else sign for sign in text)

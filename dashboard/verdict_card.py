@@ -5,11 +5,11 @@ from typing import Any
 import streamlit as st
 
 from vllm_obs.dashboard.figures import number, seconds, share
-from vllm_obs.dashboard.frame import escape
+from vllm_obs.dashboard.frame import said
 
 SEVERITY_BADGES = {"none": "green", "info": "blue", "warning": "orange", "severe": "red"}
 MAX_LINES = 4
-MAX_EVIDENCE = 8
+MAX_EVIDENCE = 7
 
 
 def verdict_card(verdict: dict[str, Any]) -> None:
@@ -20,7 +20,7 @@ def verdict_card(verdict: dict[str, Any]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.badge(word.replace("_", " "), color=colour)  # type: ignore[arg-type]
         st.caption(f"over the last {covered}")
-    st.markdown(f"#### {escape(str(verdict['says']))}")
+    st.markdown(f"#### {said(str(verdict['says']))}")
     findings = verdict["findings"]
     first = findings[0] if findings else {}
     helps, helps_not, evidence = st.columns([5, 4, 4], gap="medium")
@@ -31,7 +31,7 @@ def verdict_card(verdict: dict[str, Any]) -> None:
     with evidence:
         st.markdown(_lines("On which figures", _evidence(first.get("evidence", {})), floor_words(verdict)))
     others = [str(finding["says"]) for finding in findings[1:]]
-    st.caption(" ".join(["Also:", *map(escape, others)]) if others else escape(floor_words(verdict)))
+    st.caption(" ".join(["Also:", *map(said, others)]) if others else said(floor_words(verdict)))
 
 
 def floor_words(verdict: dict[str, Any]) -> str:
@@ -45,16 +45,23 @@ def _not_helping(verdict: dict[str, Any], first: dict[str, Any]) -> list[str]:
     return [*first.get("helps_not", []), *unknown]
 
 
-def _evidence(evidence: dict[str, float]) -> list[str]:
+def _evidence(evidence: dict[str, Any]) -> list[str]:
     return [f"{name.replace('_', ' ')} {_figure(name, value)}" for name, value in evidence.items()][:MAX_EVIDENCE]
 
 
-def _figure(name: str, value: float) -> str:
-    return share(value) if name.endswith("_share") else number(value)
+def _figure(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if name in ("pid", "rank"):
+        return f"{value:.0f}"
+    for ending, words in (("_share", share), ("_seconds", seconds)):
+        if name.endswith(ending):
+            return words(value)
+    return number(value)
 
 
 def _lines(title: str, lines: list[str], nothing: str) -> str:
     shown = [
-        f"- {escape(str(line))}" for line in lines[: MAX_LINES if title != "On which figures" else MAX_EVIDENCE]
+        f"- {said(str(line))}" for line in lines[: MAX_LINES if title != "On which figures" else MAX_EVIDENCE]
     ]
-    return "\n".join([f"**{title}**", "", *(shown or [escape(nothing)])])
+    return "\n".join([f"**{title}**", "", *(shown or [said(nothing)])])

@@ -53,7 +53,7 @@ def _verdict(window: str) -> None:
     shown = window if window in VERDICT_WINDOWS else "5m"
     reading = current().get("/inspect/verdict", window=shown)
     note_trouble(reading)
-    with st.container(border=True, key="verdict", height=290):
+    with st.container(border=True, key="verdict", height=310):
         if reading.is_there:
             verdict_card(reading.content)
         else:
