@@ -51,22 +51,29 @@ class Prometheus:
 @contextlib.contextmanager
 def prometheus(target_port: int) -> Iterator[Prometheus]:
     """A Prometheus that scrapes that port every second."""
-    assert COMMAND is not None, REASON
-    port = free_port()
     with tempfile.TemporaryDirectory(prefix="prometheus-") as directory:
         config = Path(directory) / "prometheus.yml"
         config.write_text(CONFIG.format(port=target_port))
-        flags = [f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={directory}/data"]
-        with (Path(directory) / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [COMMAND, f"--config.file={config}", *flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        try:
-            _await_ready(port, process)
-            yield Prometheus(port)
-        finally:
-            process.terminate()
-            process.wait(20)
+        with started(config) as running:
+            yield running
+
+
+@contextlib.contextmanager
+def started(config: Path, *flags: str) -> Iterator[Prometheus]:
+    """A Prometheus with that configuration; its data and its log lie beside the file."""
+    assert COMMAND is not None, REASON
+    port = free_port()
+    given = [f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={config.parent}/data", *flags]
+    with (config.parent / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [COMMAND, f"--config.file={config}", *given], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    try:
+        _await_ready(port, process)
+        yield Prometheus(port)
+    finally:
+        process.terminate()
+        process.wait(20)
 
 
 def _await_ready(port: int, process: "subprocess.Popen[bytes]", seconds: float = 30.0) -> None:
