@@ -1,6 +1,7 @@
 """Pages: the dashboard's one uvicorn over a bound socket, until it is told to end."""
 
 import logging
+import signal
 import socket
 
 import uvicorn
@@ -30,6 +31,9 @@ class Pages:
         """Serve until SIGINT, SIGTERM or `end`."""
         for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
             logging.getLogger(name).setLevel(logging.WARNING)
+        # uvicorn obeys them first and raises them again at its end, when there is nothing left to be ended.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         self._server.run(sockets=[listener])
 
     def end(self) -> None:

@@ -15,7 +15,7 @@ from vllm_obs import __version__
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("engine", "server", "telemetry", "dashboard", "grafana")
-DATA_SUFFIXES = {".json", ".yml", ".yaml", ".jinja", ".typed"}
+DATA_SUFFIXES = {".json", ".yml", ".yaml", ".jinja", ".js", ".css", ".toml", ".typed"}
 
 
 def packaged_files() -> set[str]:
