@@ -133,6 +133,7 @@ _LEVELS = (
         "gauge",
         "The same as a share of all slots; what vllm:kv_cache_usage_perc is above it is lost to unfilled blocks.",
     ),
+    _engine("oldest_wait_seconds", "gauge", "How long whoever waits longest has waited until now, 0 for nobody."),
     Metric(
         "vllm_obs_queue_depth",
         "gauge",
@@ -189,8 +190,15 @@ _PROCESSES = (
         values={"part": MEMORY_PARTS},
         needs_stats=False,
     ),
+    _process(
+        "memory_limit_bytes", "gauge", "Memory the server may use: its group's limit, else the machine's.", ()
+    ),
+    _process("memory_used_bytes", "gauge", "What of that is in use, less what can be given back at once.", ()),
     _process("process_open_fds", "gauge", "Files and sockets each process has open."),
     _process("process_threads", "gauge", "Threads of each process."),
+    _process(
+        "process_starts_total", "counter", "How often each process was started; after 1 it was started again."
+    ),
     _process("startup_seconds", "gauge", "Length of each part of a start-up.", ("role", "rank", "phase")),
     Metric(
         "vllm_obs_event_loop_lag_seconds",

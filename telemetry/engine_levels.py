@@ -16,6 +16,7 @@ EngineFinder = Callable[[str], EngineState | None]
 NOTHING = LiveSequences()
 AWAKE = SLEEP_STATES[0]
 GONE = ""
+NS = 1e9
 
 _DEFERRED = frozenset({"grammar", "lora_slots", "remote_kv"})
 """Waits for something of the sequence's own; all others are for capacity."""
@@ -50,17 +51,20 @@ class EngineLevels:
         """It has a reason, if anybody waits."""
         self._head_reason = record.head_reason
 
-    def show(self, series: EngineSeries, live: LiveSequences) -> None:
-        """Set the gauges; an engine that is gone has none of anything."""
+    def show(self, series: EngineSeries, live: LiveSequences, now: int) -> None:
+        """Set the gauges (at this monotonic ns); an engine that is gone has none of anything."""
         for state in SLEEP_STATES:
             series.value("vllm:engine_sleep_state", state).set(state == self.sleep_state)
         engine = self.engine
         if engine is None:
             self._show_sequences(series, 0, 0)
             self._show_blocks(series, NOTHING, BlockLevels(0, 0, 0))
+            series.value("vllm_obs_oldest_wait_seconds").set(0)
         else:
             self._show_sequences(series, engine.num_running, engine.num_waiting)
             self._show_blocks(series, live, engine.block_levels)
+            waiting_ns = engine.builder.roster.line.longest_wait_ns(now)
+            series.value("vllm_obs_oldest_wait_seconds").set(waiting_ns / NS)
 
     def state(self) -> Any:
         """In plain values."""

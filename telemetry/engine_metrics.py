@@ -147,7 +147,7 @@ class EngineMetrics:
         if engine is not None:
             # A release may have been lost: the roster finds out, and whom it does not have is not counted here.
             self.live.keep_only(engine.builder.roster.ledgers)
-        self._levels.show(self.series, self.live)
+        self._levels.show(self.series, self.live, now)
         if self._levels.is_there:
             self._clock.look(now, bool(self._pending))
         for state, num_ns in (("busy", self._clock.busy_ns), ("idle", self._clock.idle_ns)):

@@ -83,6 +83,16 @@ class SequenceLedger:
         return "ended" if self.ended is not None or self.is_closed else _STATES.get(self.stage, "submitted")
 
     @property
+    def waiting_since(self) -> int:
+        """Since when it has been in the stage it is in, whatever its reasons were meanwhile."""
+        since = self.since
+        for interval in reversed(self.intervals):
+            if interval.stage != self.stage:
+                break
+            since = interval.begun_at
+        return since
+
+    @property
     def is_complete(self) -> bool:
         """Whether it is closed and no record about it was lost."""
         return self.is_closed and not self.is_partial

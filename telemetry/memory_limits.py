@@ -35,13 +35,13 @@ class MemoryReader:
         groups = self.groups(pid)
         if not groups:
             return None
-        tightest = min(groups, key=_limit_of)
-        limit = _limit_of(tightest)
+        tightest = min(groups, key=group_limit)
+        limit = group_limit(tightest)
         return MemoryLimits(
             group=str(groups[0]),
             num_oom_kills=num_oom_kills(groups[0]),
             limit_bytes=limit if limit < NO_LIMIT else 0,
-            used_bytes=_number(tightest, "memory.current", "memory.usage_in_bytes"),
+            used_bytes=group_use(tightest),
             peak_bytes=_number(tightest, "memory.peak", "memory.max_usage_in_bytes"),
             resident_bytes=_field(self._root / f"proc/{pid}/status", "VmRSS:") * 1024,
             address_limit_bytes=self._address_limit(pid),
@@ -88,8 +88,20 @@ def _is_counting(folder: Path) -> bool:
     return (folder / "memory.events").is_file() or (folder / "memory.oom_control").is_file()
 
 
-def _limit_of(group: Path) -> int:
+def group_limit(group: Path) -> int:
+    """The bytes that a group may use, NO_LIMIT or a little less where it has no limit."""
     return _number(group, "memory.max", "memory.limit_in_bytes") or NO_LIMIT
+
+
+def group_use(group: Path) -> int:
+    """The bytes that a group uses, cached files among them."""
+    return _number(group, "memory.current", "memory.usage_in_bytes")
+
+
+def bytes_given_back(group: Path) -> int:
+    """Those of them that are cached files nobody has used lately."""
+    path = group / "memory.stat"
+    return _field(path, "total_inactive_file") or _field(path, "inactive_file")
 
 
 def _number(group: Path, *names: str) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from vllm_obs.telemetry.catalogue import CATALOGUE
+from vllm_obs.telemetry.catalogue_own import ERROR_TYPES
 from vllm_obs.telemetry.catalogue_vllm import REJECTIONS
 from vllm_obs.telemetry.engine_metrics import EngineMetrics
 from vllm_obs.telemetry.genai_metrics import GenAiMetrics
@@ -28,6 +29,7 @@ from vllm_obs.telemetry.records import (
     OutputsTaken,
     ProcessExited,
     ProcessPhase,
+    ProcessStarted,
     Record,
     RequestEnded,
     RequestKeyframe,
@@ -79,7 +81,7 @@ class MetricsView(BaseView):
         self._genai = GenAiMetrics(settings.model_name)
         self._http = HttpMetrics(self.store, self._genai, clock)
         self._sequences = SequenceMetrics(self.quantiles, self._genai, clock)
-        self._processes = ProcessMetrics(self.store, settings.root_pid, ports.processes)
+        self._processes = ProcessMetrics(self.store, settings.root_pid, ports.processes, ports.memory)
         self._queues = QueueMetrics(self.store)
         self._outside = OutsideCounts(self.store, ports.outside)
         self._engines: dict[str, EngineMetrics] = {}
@@ -168,6 +170,10 @@ class MetricsView(BaseView):
 
     def _begin(self) -> None:
         self.store.value("vllm_obs_build_info", self.settings.version).set(1)
+        # From the start: of a series that begins at 1 nobody sees the first error.
+        self.store.value("vllm_obs_errors_total", "step", "internal_error")
+        for kind in ERROR_TYPES:
+            self.store.value("vllm_obs_errors_total", "http", kind)
 
     def _record_handlers(self) -> dict[type[Record], Callable[[Source, Any], None]]:
         return {
@@ -179,6 +185,7 @@ class MetricsView(BaseView):
             LoopSampled: self._queues.sampled,
             GarbageSampled: self._processes.garbage,
             TelemetrySet: self._telemetry_set,
+            ProcessStarted: self._process_started,
             ProcessPhase: self._process_phase,
             ProcessExited: self._process_exited,
             StepFailed: lambda _source, _record: self._http.failed("step", "internal_error"),
@@ -207,6 +214,9 @@ class MetricsView(BaseView):
         self.store.value("vllm_obs_telemetry_detail_level").set(record.detail_level)
         self.store.value("vllm_obs_trace_sample_ratio").set(record.sample_rate)
 
+    def _process_started(self, _source: Source, record: ProcessStarted) -> None:
+        self.store.value("vllm_obs_process_starts_total", *split_role(record.role)).add()
+
     def _process_phase(self, _source: Source, record: ProcessPhase) -> None:
         seconds = (record.ended_at - record.begun_at) / 1e9
         self.store.value("vllm_obs_startup_seconds", *split_role(record.role), record.phase).set(seconds)
@@ -231,6 +241,7 @@ class MetricsView(BaseView):
         if len(self._num_records) >= MAX_SOURCES:
             del self._num_records[next(iter(self._num_records))]
         counter = self.store.value("vllm_obs_recorder_records_total", *split_role(source.role))
+        self.store.value("vllm_obs_recorder_lost_records_total", *split_role(source.role))
         return self._num_records.setdefault(source.generation, counter)
 
     def _model_name(self) -> str:

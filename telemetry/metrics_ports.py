@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from vllm_obs.telemetry.engine_levels import EngineFinder
 from vllm_obs.telemetry.engine_state import EngineState
+from vllm_obs.telemetry.memory_room import MemoryRoomReader
 from vllm_obs.telemetry.outside_counts import OutsidePorts
 from vllm_obs.telemetry.process_reader import ProcessReader
 
@@ -20,3 +21,4 @@ class MetricsPorts:
     find_engine: EngineFinder = no_engine
     outside: OutsidePorts = field(default_factory=OutsidePorts)
     processes: ProcessReader = field(default_factory=ProcessReader)
+    memory: MemoryRoomReader = field(default_factory=MemoryRoomReader)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_obs.telemetry.catalogue_process import GC_GENERATIONS
+from vllm_obs.telemetry.memory_room import MemoryRoomReader
 from vllm_obs.telemetry.metric_store import MetricStore
 from vllm_obs.telemetry.process_reader import ProcessNumbers, ProcessReader
 from vllm_obs.telemetry.records import GarbageSampled
@@ -38,10 +39,11 @@ class Process:
 class ProcessMetrics:
     """Reads them at a scrape. CPU time of a process that is replaced stays in its role's counter."""
 
-    def __init__(self, store: MetricStore, root_pid: int, reader: ProcessReader) -> None:
+    def __init__(self, store: MetricStore, root_pid: int, reader: ProcessReader, memory: MemoryRoomReader) -> None:
         self._store = store
         self._root_pid = root_pid
         self._reader = reader
+        self._memory = memory
         self._processes: dict[int, Process] = {}
         store.value("python_info", *_python_labels()).set(1)
 
@@ -118,6 +120,9 @@ class ProcessMetrics:
             self._store.value(name).set(getattr(numbers, field))
         self._store.value("process_cpu_seconds_total").raise_to(numbers.cpu_seconds)
         self._store.value("process_max_fds").set(self._reader.max_fds(self._root_pid))
+        room = self._memory.read(self._root_pid)
+        self._store.value("vllm_obs_memory_limit_bytes").set(room.limit_bytes)
+        self._store.value("vllm_obs_memory_used_bytes").set(room.used_bytes)
         started_at = self._store.value("process_start_time_seconds")
         if not started_at.number:
             started_at.set(self._reader.started_at(numbers))

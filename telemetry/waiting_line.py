@@ -61,6 +61,10 @@ class WaitingLine:
         """The waiting sequences in rank order."""
         return [ledger for ledger, _ in sorted(self._waiting.values(), key=lambda entry: entry[1])]
 
+    def longest_wait_ns(self, now: int) -> int:
+        """For how long whoever waits longest has waited (monotonic ns), 0 where nobody does."""
+        return max((now - ledger.waiting_since for ledger, _ in self._waiting.values()), default=0)
+
     def join(self, ledger: SequenceLedger, rank: Rank) -> None:
         """A sequence begins to wait; `planned` gives it its reason. Its ledger is in the waiting stage already."""
         self._waiting[ledger.request_id] = (ledger, rank)

@@ -3,12 +3,14 @@ import subprocess
 import sys
 
 import pytest
-from metric_facts import TRACED, MetricFacts
+from library_exposition import library_text
+from metric_facts import MODEL, TRACED, MetricFacts
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from vllm_obs.telemetry.catalogue import BY_NAME, CATALOGUE
 from vllm_obs.telemetry.exposition import Exposition
+from vllm_obs.telemetry.metric_series import Exemplar
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4"
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -48,6 +50,36 @@ def test_openmetrics_comes_when_it_is_asked_for() -> None:
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith(b"# EOF\n")
     assert len(list(parse_openmetrics(body.decode()))) == len(list(facts.view.shown()))
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_the_text_is_the_librarys_to_the_byte(accept: str) -> None:
+    facts = served(enable_mfu_metrics=True, show_hidden_metrics=True)
+    exposition = Exposition(facts.view)
+    assert exposition.render(accept, facts.now)[0] == library_text(facts.view, accept)
+    numbers = [1e6, 999_999.5, 123_456_789.25, 1e-7, -3.5, 2**53, float("inf"), float("-inf"), float("nan"), 0.1]
+    store = facts.view.store
+    for place, number in enumerate(numbers):
+        store.value("vllm_obs_stalled", f'{place} "quoted" \\ {chr(10)}', "other").set(number)
+    histogram = store.histogram("vllm:request_params_n", "0", MODEL)
+    histogram.observe(0.5)
+    histogram.observe(1e9, Exemplar(TRACE_ID, 1e9, 1_700_000_000.25))
+    assert exposition.render(accept, facts.now)[0] == library_text(facts.view, accept)
+    histogram.restore([[1.0, 2e6], [1, 2, 3], 5e7])
+    body, _ = exposition.render(accept, facts.now)
+    assert body == library_text(facts.view, accept)
+    assert b'le="2e+06"' in body
+
+
+def test_what_is_shown_no_longer_is_not_kept() -> None:
+    facts = served()
+    exposition = Exposition(facts.view)
+    exposition.render("", facts.now)
+    family = facts.view.store.families["http_requests_total"]
+    assert set(exposition._heads[family.metric.name]) == set(family.series) != set()
+    family.series.clear()
+    exposition.render("", facts.now)
+    assert exposition._heads[family.metric.name] == {}
 
 
 def test_both_formats_say_the_same() -> None:

@@ -1,6 +1,7 @@
 import pytest
 from metric_facts import API, CORE, DESCRIBED, MS, TRACED, MetricFacts, begun_facts, generate_two_tokens, rounded
 
+from vllm_obs.telemetry.catalogue_own import ERROR_TYPES
 from vllm_obs.telemetry.metric_store import MAX_SERIES
 from vllm_obs.telemetry.process_reader import ProcessNumbers
 from vllm_obs.telemetry.records import (
@@ -8,6 +9,7 @@ from vllm_obs.telemetry.records import (
     LoopSampled,
     ProcessExited,
     ProcessPhase,
+    ProcessStarted,
     StepFailed,
     TelemetrySet,
 )
@@ -206,6 +208,21 @@ def test_start_up_and_telemetry_settings_are_shown() -> None:
         "vllm_obs_trace_sample_ratio": 0.5,
         "vllm_obs_build_info{version=1.2.3}": 1,
     }
+
+
+def test_a_process_that_is_started_again_is_counted_again() -> None:
+    facts = begun_facts()
+    for pid in (7, 8):
+        observer = Source("Observer", pid, pid, "")
+        facts.tell(observer, ProcessStarted("Observer", pid, facts.later(), 0))
+    assert facts.samples("vllm_obs_process_starts") == {"vllm_obs_process_starts_total{rank=,role=Observer}": 2}
+
+
+def test_what_may_go_wrong_is_at_zero_before_it_does() -> None:
+    lines = begun_facts().text().splitlines()
+    assert 'vllm_obs_recorder_lost_records_total{rank="DP0",role="EngineCore"} 0.0' in lines
+    for where, kind in [*(("http", kind) for kind in ERROR_TYPES), ("step", "internal_error")]:
+        assert f'vllm_obs_errors_total{{type="{kind}",where="{where}"}} 0.0' in lines
 
 
 def test_lost_records_are_counted_by_who_wrote_them() -> None:

@@ -46,6 +46,25 @@ def test_the_head_leaves_and_the_next_takes_its_place() -> None:
     assert second.intervals == [Interval("queue", 0, 10, FIRST_LOOK), Interval("queue", 10, 20, "head_of_line")]
 
 
+def test_the_longest_wait_goes_on_through_every_reason() -> None:
+    line = line_of(waiting("a", 5), waiting("b", 12))
+    for at, reason in ((10, "kv_blocks"), (20, "max_num_seqs"), (30, "kv_blocks")):
+        line.planned(reason, at)
+    assert line.longest_wait_ns(40) == 35
+    line.leave("a")
+    assert line.longest_wait_ns(40) == 28
+    line.leave("b")
+    assert line.longest_wait_ns(40) == 0
+
+
+def test_a_wait_after_preemption_begins_with_it() -> None:
+    preempted = waiting("a", 100)
+    preempted.stage = "preempted"
+    preempted.intervals = [Interval("queue", 0, 50, "kv_blocks"), Interval("prefill", 50, 80, "")]
+    preempted.intervals += [Interval("preempted", 80, 100, "kv_blocks")]
+    assert line_of(preempted).longest_wait_ns(130) == 50
+
+
 def test_who_comes_back_in_front_puts_the_head_behind_it() -> None:
     first, second = waiting("a"), waiting("b")
     line = line_of(waiting("x"), first)

@@ -4,7 +4,7 @@ from metric_facts import MetricFacts
 
 from vllm_obs.telemetry.records import ProcessStarted, StallBegun, StallEnded
 from vllm_obs.telemetry.view import Source
-from vllm_obs.telemetry.watchdog_metrics import StallMetrics, kind_of
+from vllm_obs.telemetry.watchdog_metrics import StallMetrics, begin_stalls, kind_of
 
 OBSERVER = Source("Observer", 9, 90, "")
 STALL = StallBegun("0", "Worker_TP1", 7, 1, "executing", 3, "T", "It stands still.", 1, 11)
@@ -32,6 +32,13 @@ def test_a_stall_is_a_level_while_it_lasts_and_a_count_for_ever() -> None:
     metrics.record(OBSERVER, ENDED)
     assert shown(facts)["vllm_obs_stalls_total{role=worker}"] == 2
     assert "vllm_obs_stalled{role=worker}" not in shown(facts)
+
+
+def test_what_is_of_no_engine_names_none() -> None:
+    facts = MetricFacts()
+    begin_stalls(facts.view.store, "0")
+    series = [line for line in facts.text().splitlines() if 'role="api_server"' in line]
+    assert series == ['vllm_obs_stalled{role="api_server"} 0.0', 'vllm_obs_stalls_total{role="api_server"} 0.0']
 
 
 def test_a_stall_outlives_the_observer_that_found_it() -> None:
