@@ -12,7 +12,7 @@ from vllm_obs.dashboard.proxy import Proxy
 from vllm_obs.dashboard.source import Source, install
 from vllm_obs.telemetry.inspect_guard import InspectGuard
 
-SCRIPT = Path(__file__).with_name("main.py")
+SCRIPT = Path(__file__).parent / "script" / "main.py"
 
 Ending = Callable[[], Awaitable[None]]
 Starting = Callable[[], Awaitable[Ending]]

@@ -4,6 +4,8 @@ from typing import Literal
 
 import streamlit as st
 
+from vllm_obs.dashboard.source import current
+
 Window = Literal["10s", "1m", "5m", "run"]
 WINDOWS: tuple[Window, ...] = ("10s", "1m", "5m", "run")
 MAX_LENGTH = 512
@@ -60,6 +62,18 @@ def window() -> Window:
 def paused_step() -> int | None:
     """The step that is looked at; None while the page follows what happens now."""
     return number("step")
+
+
+def resolve_time() -> None:
+    """A link from elsewhere names a time of day (`to`, in ms since 1970): look at the step that ran then."""
+    moment = st.query_params.get("to", "")
+    for name in ("from", "to"):
+        st.query_params.pop(name, None)
+    if not (moment.isascii() and moment.isdecimal() and len(moment) < 15):
+        return
+    reading = current().get("/inspect/step_at", wall_ms=int(moment), engine=engine())
+    if reading.is_there:
+        put(step=reading.content["step"])
 
 
 def link(page: str, **values: str | int) -> str:

@@ -49,7 +49,7 @@ class Inspector(NamedTuple):
             reply = connection.getresponse()
             body = reply.read(MAX_REPLY_BYTES)
         except (OSError, http.client.HTTPException) as error:
-            raise InspectorError(f"the inspector at {self.url} does not answer: {error or type(error)}") from None
+            raise InspectorError(f"the inspector at {self.url} does not answer: {_plain(error)}") from None
         finally:
             connection.close()
         return _content(body, reply.status, self.url)
@@ -67,3 +67,8 @@ def _content(body: bytes, status: int, url: str) -> Any:
         message = error.get("message") if isinstance(error, dict) else None
         raise InspectorError(str(message or f"status {status}"), status)
     return content
+
+
+def _plain(error: Exception) -> str:
+    """What the system says of it, without its number."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from vllm_obs.telemetry.inspect_blocks import block_list, request_blocks
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
-from vllm_obs.telemetry.inspect_steps import one_step, steps_since
+from vllm_obs.telemetry.inspect_steps import one_step, step_at, steps_since
 from vllm_obs.telemetry.inspect_timeline import drawing_of
 from vllm_obs.telemetry.timeline import chrome_trace
 
@@ -32,6 +32,12 @@ def step_router(context: InspectContext) -> APIRouter:
         engine: str = "0",
     ) -> Response:
         return Answer(steps_since(observer.state, engine, since, limit))
+
+    @router.get("/inspect/step_at", summary="The step that ran at a time of day, in ms since 1970")
+    async def step_of(
+        wall_ms: Annotated[int, Query(ge=0, le=MAX_NUMBER // 10**6)], engine: str = "0"
+    ) -> Response:
+        return Answer(step_at(observer.state, engine, wall_ms * 10**6 - observer.wall_offset))
 
     @router.get("/inspect/steps/{number}", summary="Everything about one step")
     async def step(number: int, engine: str = "0") -> Response:

@@ -84,6 +84,10 @@ class StepHistory:
         """Oldest first."""
         return iter(self._steps)
 
+    def __reversed__(self) -> Iterator[StepFacts]:
+        """Newest first."""
+        return reversed(self._steps)
+
     @property
     def last(self) -> StepFacts | None:
         """The newest step."""

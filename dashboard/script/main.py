@@ -14,6 +14,7 @@ def main() -> None:
     st.html(STYLE)
     page = st.navigation([page.as_page() for page in PAGES], position="top")
     url_state.carry()
+    url_state.resolve_time()
     header()
     page.run()
 

@@ -75,7 +75,7 @@ def take(url: str) -> Answers:
         return content
 
     for path in ("state", "slo", "invariants", "config", "version", "processes", "startup", "memory", "telemetry",
-                 "blocks", "blocks/map"):  # fmt: skip
+                 "blocks", "blocks/map", "queues"):  # fmt: skip
         ask(f"/inspect/{path}")
     for window in WINDOWS:
         ask("/inspect/quantiles", window=window)
@@ -102,10 +102,24 @@ def take(url: str) -> Answers:
 
 
 def keep(state: str, answers: Answers) -> None:
-    """Write them down."""
+    """Write them down, without where they were taken."""
     DATA.mkdir(parents=True, exist_ok=True)
-    body = json.dumps(answers, separators=(",", ":")).encode()
-    (DATA / f"{state}.json.gz").write_bytes(gzip.compress(body, 9, mtime=0))
+    body = json.dumps(answers, separators=(",", ":"))
+    for place, instead in _places(answers).items():
+        body = body.replace(place, instead)
+    (DATA / f"{state}.json.gz").write_bytes(gzip.compress(body.encode(), 9, mtime=0))
+
+
+def _places(answers: Answers) -> dict[str, str]:
+    """Folders of the machine, longest first → what stands for them."""
+    observer = answers["/inspect/config"]["observer"]
+    found = {
+        str(Path(observer["run_dir"]).parent): "/run/vllm-obs",
+        sys.prefix: "/opt/vllm-obs/venv",
+        sys.base_prefix: "/usr",
+        str(Path(__file__).parents[2]): "/opt/vllm-obs",
+    }
+    return dict(sorted(found.items(), key=lambda item: -len(item[0])))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     from vllm_obs.dashboard.source import Source
     from vllm_obs.telemetry.recording_file import RecordingError
 
-    with bind_pages(place) as listener:
+    with bind_pages(place, "--port") as listener:
         try:
             replayed = _replayed(options) if source in ("recording", "incident") else None
         except RecordingError as error:

@@ -37,10 +37,10 @@ class DashboardOptions:
             raise ConfigError(f"--trace-url {self.trace_url:.100} has no {{trace_id}} in it")
 
 
-def bind_pages(options: DashboardOptions) -> socket.socket:
+def bind_pages(options: DashboardOptions, flag: str = "--dashboard-port") -> socket.socket:
     """The pages' socket. ConfigError where the port asked for cannot be had."""
     if options.port is not None:
-        return bind_port(options.host, options.port)
+        return bind_port(options.host, options.port, flag)
     return bind_or_free(options.host, DEFAULT_PORT)
 
 

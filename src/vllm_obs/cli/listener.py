@@ -27,8 +27,8 @@ def bound_listener(config: ServerConfig) -> Iterator[socket.socket]:
         yield listener
 
 
-def bind_port(host: str | None, port: int) -> socket.socket:
-    """A TCP socket bound to the port.
+def bind_port(host: str | None, port: int, flag: str = "--port") -> socket.socket:
+    """A TCP socket bound to the port, which `flag` sets.
 
     SO_REUSEADDR lets a restart have the port at once. It is taken back after the bind, because two bound sockets
     that both have it share the port until one listens; whoever listens sets it again.
@@ -40,7 +40,7 @@ def bind_port(host: str | None, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
         listener.close()
-        raise ConfigError(_port_problem(error, host, port)) from error
+        raise ConfigError(_port_problem(error, host, port, flag)) from error
     listener.set_inheritable(False)
     return listener
 
@@ -62,10 +62,10 @@ def _family(host: str | None) -> socket.AddressFamily:
     return socket.AF_INET6 if host and ":" in host else socket.AF_INET
 
 
-def _port_problem(error: OSError, host: str | None, port: int) -> str:
+def _port_problem(error: OSError, host: str | None, port: int, flag: str) -> str:
     where = f" on {host}" if host else ""
     if error.errno == errno.EADDRINUSE:
-        return f"port {port}{where} is in use; choose another with --port"
+        return f"port {port}{where} is in use; choose another with {flag}"
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         return f"--host {host:.64} is no address of this machine"
     return f"port {port}{where} cannot be opened: {error.strerror or error}"
