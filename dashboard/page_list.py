@@ -15,10 +15,9 @@ class InspectorPage(NamedTuple):
     name: str
     title: str
 
-    @property
-    def render(self) -> Callable[[], None]:
-        """Draws the page."""
-        return _render(self.name)
+    def render(self) -> None:
+        """Draw the page; its module is loaded when it is first asked for."""
+        _render(self.name)()
 
     def as_page(self) -> StreamlitPage:
         """For Streamlit's navigation."""

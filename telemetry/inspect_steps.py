@@ -33,7 +33,7 @@ COLUMNS: dict[str, StepNumber] = {
     "head_reason": lambda step: step.planned.head_reason,
     "binding_limit": lambda step: step.limit or binding_limit(step.planned),
     "floor_seconds": lambda step: step.floor_seconds,
-    "floor_ratio": lambda step: _floor_ratio(step),
+    "floor_ratio": lambda step: floor_ratio(step),
     "num_running": lambda step: step.planned.num_running,
     "num_waiting": lambda step: step.planned.num_waiting,
     "num_free_blocks": lambda step: step.planned.num_free_blocks,
@@ -71,6 +71,16 @@ def steps_since(state: RunState, engine: str, since: int, limit: int) -> dict[st
     }
 
 
+def step_at(state: RunState, engine: str, moment: int) -> dict[str, Any]:
+    """The last step begun by a moment (monotonic ns), or the oldest kept; InspectError (404) if none is."""
+    history = engine_of(state, engine).steps
+    found = next((step for step in reversed(history) if step.planned.schedule_begun_at <= moment), None)
+    step = found.step if found is not None else history.oldest_step
+    if not step:
+        raise InspectError(f"no step of engine {engine} is kept", 404)
+    return {"engine": engine, "step": step, "is_kept": found is not None}
+
+
 def one_step(state: RunState, engine: str, number: int) -> dict[str, Any]:
     """Everything about a step: its rows, who was left out and why, ranks, outputs. InspectError (404) if gone."""
     step = engine_of(state, engine).steps.get(number)
@@ -99,7 +109,7 @@ def engine_of(state: RunState, label: str) -> EngineState:
     raise InspectError(f"there is no engine {label[:16]!r}; there are {sorted(state.engines)}", 404)
 
 
-def _floor_ratio(step: StepFacts) -> float | None:
+def floor_ratio(step: StepFacts) -> float | None:
     """The workers' time over the least that as much work was seen to take; None while that is not known."""
     return worker_ns(step.workers) / (1e9 * step.floor_seconds) if step.floor_seconds else None
 
@@ -137,3 +147,7 @@ class NewSteps(BaseView):
         self._steps.clear()
         engines = sorted({step.engine for step in steps})
         return {engine: step_columns(step for step in steps if step.engine == engine) for engine in engines}
+
+    def skip(self) -> None:
+        """Nobody listens: whoever comes is told of what closes from now on."""
+        self._steps.clear()

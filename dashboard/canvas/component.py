@@ -27,13 +27,17 @@ COLOURS: dict[str, Any] = {
 """What a script finds as `data.colours`, if its page passes it on."""
 
 
-def canvas_component(name: str, html: str, css: str = "") -> ComponentRenderer:
-    """The mounting command of the component whose script is `NAME.js`, to be made once."""
+def canvas_component(name: str, html: str, css: str = "", parts: tuple[str, ...] = ()) -> ComponentRenderer:
+    """The mounting command of the component whose script is `NAME.js`, to be made once.
+
+    `parts` are the names of scripts that it is cut into, which come before it.
+    """
+    scripts = "\n".join(_text(f"{each}.js") for each in ("stream", *parts, name))
     return st.components.v2.component(
         f"vllm_obs_{name}",
         html=html,
         css=f"{_text('stream.css')}\n{css}",
-        js=f"{_text('stream.js')}\n{_text(f'{name}.js')}",
+        js=scripts,
     )
 
 

@@ -37,7 +37,11 @@ function openStream(path, query, on, onState) {
   const onVisible = () => { if (document.hidden) { stop(); onState("resting", ""); } else start(); };
   document.addEventListener("visibilitychange", onVisible);
   start();
-  return { close() { closed = true; stop(); clearInterval(watch); document.removeEventListener("visibilitychange", onVisible); } };
+  return {
+    // Asks anew, with the query as it is now.
+    reopen() { backOff = 1000; start(); },
+    close() { closed = true; stop(); clearInterval(watch); document.removeEventListener("visibilitychange", onVisible); },
+  };
 }
 
 // Calls draw(now) at most 30 times a second, only when `touch()` was called since or draw returned true (moving).
@@ -46,7 +50,8 @@ function drawLoop(draw) {
   const tick = (now) => {
     if (closed) return;
     handle = requestAnimationFrame(tick);
-    if (!dirty || now - last < FRAME_MS) return;
+    // A screen's frames do not come to the millisecond: without the slack every second one would be missed.
+    if (!dirty || now - last < FRAME_MS - 4) return;
     last = now;
     dirty = draw(now) === true;
   };
@@ -73,6 +78,7 @@ function themeOf(element) {
     text: read("--st-text-color", "#1c2330"), background: read("--st-background-color", "#ffffff"),
     faint: read("--st-secondary-background-color", "#f5f6f8"), border: read("--st-border-color", "#dde1e8"),
     accent: read("--st-primary-color", "#3b6fd4"),
+    font: read("--st-font", "system-ui, sans-serif"),
   };
 }
 
@@ -81,4 +87,26 @@ function bytesOf(text) {
   const raw = atob(text), bytes = new Uint8Array(raw.length);
   for (let at = 0; at < raw.length; at++) bytes[at] = raw.charCodeAt(at);
   return bytes;
+}
+
+// Which of `count` colours a request has, by its name: the same in every canvas and in every connection.
+function hueOf(name, count) {
+  let hash = 0x811c9dc5;
+  for (let at = 0; at < name.length; at++) hash = Math.imul(hash ^ name.charCodeAt(at), 0x01000193);
+  return ((hash ^ (hash >>> 15)) >>> 0) % count;
+}
+
+// [red, green, blue] of #rgb, #rrggbb or rgb(…).
+function channelsOf(colour) {
+  const short = /^#([0-9a-f])([0-9a-f])([0-9a-f])$/i.exec(colour);
+  if (short) return short.slice(1).map((digit) => parseInt(digit + digit, 16));
+  const long = /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})/i.exec(colour);
+  if (long) return long.slice(1).map((pair) => parseInt(pair, 16));
+  const numbers = (colour.match(/[\d.]+/g) || [128, 128, 128]).map(Number);
+  return [numbers[0], numbers[1], numbers[2]];
+}
+
+// What lies `share` of the way from one colour to the other, as channels.
+function mixed(from, to, share) {
+  return from.map((channel, at) => Math.round(channel + (to[at] - channel) * share));
 }

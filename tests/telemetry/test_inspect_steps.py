@@ -8,7 +8,7 @@ from scripted_run import MS, NUM_BLOCKS, ScriptedRun
 
 from vllm_obs.telemetry.inspect_blocks import block_list, request_blocks
 from vllm_obs.telemetry.inspect_context import InspectError
-from vllm_obs.telemetry.inspect_steps import COLUMNS, NewSteps, one_step, steps_since
+from vllm_obs.telemetry.inspect_steps import COLUMNS, NewSteps, one_step, step_at, steps_since
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.ring_tail import RingTail
 from vllm_obs.telemetry.run_state import RunState
@@ -61,6 +61,15 @@ def test_since_goes_on_where_the_last_answer_ended(run: ScriptedRun, observer: O
     assert seen == list(range(1, 26))
     assert since == 25
     assert steps_since(state, "0", -1, 3)["steps"]["step"] == [23, 24, 25]
+
+
+def test_the_step_of_a_moment_is_the_last_begun_by_then(run: ScriptedRun, observer: Observer) -> None:
+    run.serve("a", num_output=4)
+    state = state_of(observer)
+    begun_at = steps_since(state, "0", -1, 10)["steps"]["schedule_begun_at"]
+    assert step_at(state, "0", begun_at[2]) == {"engine": "0", "step": 3, "is_kept": True}
+    assert step_at(state, "0", begun_at[2] - 1)["step"] == 2
+    assert step_at(state, "0", begun_at[0] - 1) == {"engine": "0", "step": 1, "is_kept": False}
 
 
 def test_one_step_is_shown_whole(run: ScriptedRun, observer: Observer) -> None:

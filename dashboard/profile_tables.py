@@ -1,0 +1,82 @@
+"""The tables of a profile: operators by their own time, functions by their CPU time, and the flame graph."""
+
+from typing import Any
+
+import streamlit as st
+
+from vllm_obs.dashboard.canvas.flame_graph import flame_graph
+from vllm_obs.dashboard.figures import number, seconds, share
+from vllm_obs.dashboard.frame import said, teach
+
+MAX_ROWS = 400
+COLLAPSED = "merged.collapsed.txt"
+
+
+def operator_tables(tables: list[dict[str, Any]]) -> None:
+    """One rank's table at a time."""
+    by_role = {str(table["role"]): table for table in tables}
+    role = st.selectbox("Rank", list(by_role), key="profile-role") if len(by_role) > 1 else next(iter(by_role))
+    table = by_role[str(role)]
+    if not table["num_steps"]:
+        teach("No step ran meanwhile", "Take the profile again while requests are served.")
+        return
+    st.markdown(
+        f"{said(str(role))}: {number(table['num_steps'])} steps ({table['first_step']} to {table['last_step']}), "
+        f"median {seconds(table['median_step_seconds'])}, longest {seconds(table['max_step_seconds'])}. Operators "
+        f"account for {share(table['accounted_share'])} of the {seconds(table['forward_seconds'])} that the "
+        "forward passes took; the rest is Python between them."
+    )
+    rows = table["operators"][:MAX_ROWS]
+    st.dataframe(
+        {
+            "Operator": [row["operator"] for row in rows],
+            "Phase": [row["phase"] for row in rows],
+            "Calls": [row["num_calls"] for row in rows],
+            "Self ms": [1e3 * row["self_seconds"] for row in rows],
+            "Total ms": [1e3 * row["total_seconds"] for row in rows],
+            "Of steps": [100 * row["share_of_steps"] for row in rows],
+            "Of forward": [None if (part := row["share_of_forward"]) is None else 100 * part for row in rows],
+        },
+        hide_index=True,
+        height=388,
+        key="operators",
+        column_config={
+            "Self ms": st.column_config.NumberColumn(format="%.1f"),
+            "Total ms": st.column_config.NumberColumn(format="%.1f"),
+            "Of steps": st.column_config.ProgressColumn(format="%.1f %%", min_value=0, max_value=100),
+            "Of forward": st.column_config.NumberColumn(format="%.1f %%"),
+        },
+    )
+
+
+def sample_tables(profile: dict[str, Any]) -> None:
+    """The flame graph of all processes, and one role's functions."""
+    sampling = profile.get("sampling") or {}
+    if sampling.get("says"):
+        st.caption(f"Sampled with {sampling['sampler']}: {said(str(sampling['says']))}.")
+    for missing in sampling.get("missing", []):
+        st.warning(f"{missing} did not answer in time: it may hang; only py-spy could see where.")
+    if any(file["name"] == COLLAPSED for file in profile["files"]):
+        flame_graph(f"profiles/{profile['profile']}/{COLLAPSED}")
+    by_role = {str(role["role"]): role for role in profile["samples"]}
+    chosen = by_role[str(st.selectbox("Process", list(by_role), key="profile-process"))]
+    ran = f", {number(chosen['num_ran'])} of them ran" if chosen["knows_who_ran"] else ""
+    st.markdown(f"{number(chosen['num_samples'])} samples{ran}, {seconds(chosen['cpu_seconds'])} of CPU.")
+    rows = sorted(chosen["functions"], key=_by_cpu, reverse=True)[:MAX_ROWS]
+    st.dataframe(
+        {
+            "Function": [row["function"] for row in rows],
+            "File": [row["file"] for row in rows],
+            "CPU ms": [1e3 * row["self_cpu_seconds"] for row in rows],
+            "Ran": [row["self_ran"] if chosen["knows_who_ran"] else None for row in rows],
+            "Samples": [row["self_samples"] for row in rows],
+        },
+        hide_index=True,
+        height=388,
+        key="functions",
+        column_config={"CPU ms": st.column_config.NumberColumn(format="%.1f")},
+    )
+
+
+def _by_cpu(function: dict[str, Any]) -> tuple[float, int, int]:
+    return function["self_cpu_seconds"], function["self_ran"], function["self_samples"]
