@@ -1,11 +1,18 @@
-"""Prints what a grammar costs to compile, and each token under it, by llguidance (and xgrammar if it is there)."""
+"""What grammars cost: to compile and a token by library, a step of the engine, and a running server.
 
+`costs` compares llguidance and xgrammar (if it is there), `engine` prints the CPU time of steps with and without a
+grammar, `throughput URL` and `compiling URL` ask a server.
+"""
+
+import argparse
 import json
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from grammar_engine import measure_engine
+from grammar_server import measure_compiling, measure_throughput, run
 
 from vllm_obs.engine.args import EngineArgs
 from vllm_obs.engine.frontend.tokenizer import Tokenizer, load_tokenizer
@@ -39,6 +46,20 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
 }
 """A schema, and a text that it accepts."""
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "story": {
+        "type": "object",
+        "properties": {"story": {"type": "string", "minLength": 4000}},
+        "required": ["story"],
+    },
+    "users": {
+        "type": "object",
+        "properties": {"users": {"type": "array", "items": USER, "minItems": 100}},
+        "required": ["users"],
+    },
+}
+"""What no output of a few hundred tokens comes to the end of."""
 
 
 class Cost(NamedTuple):
@@ -111,7 +132,7 @@ def of_xgrammar(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Cost]:
     return costs
 
 
-def main() -> None:
+def print_costs() -> None:
     """Print both tables."""
     model = EngineArgs(dtype="float32").create_engine_config().model
     tokenizer, vocab_size = load_tokenizer(model), model.architecture.vocab_size
@@ -125,6 +146,38 @@ def main() -> None:
         for name, cost in costs.items():
             numbers = (f"{cost.compile_ms:.1f} ms", *(f"{number:.0f} us" for number in cost[1:]))
             print(f"{name:8}{numbers[0]:>12}" + "".join(f"{number:>10}" for number in numbers[1:]))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their numbers."""
+    made = argparse.ArgumentParser(description=__doc__)
+    commands = made.add_subparsers(dest="command", required=True)
+    commands.add_parser("costs")
+    engine = commands.add_parser("engine")
+    engine.add_argument("--schema", choices=sorted(SCHEMAS), default="story")
+    engine.add_argument("--pairs", type=int, default=8)
+    engine.add_argument("--tokens", type=int, default=60)
+    engine.add_argument("--temperature", type=float, default=0.8)
+    throughput = commands.add_parser("throughput")
+    throughput.add_argument("url")
+    throughput.add_argument("--schema", choices=sorted(SCHEMAS), default="story")
+    throughput.add_argument("--pairs", type=int, default=5)
+    throughput.add_argument("--seconds", type=float, default=8.0)
+    commands.add_parser("compiling").add_argument("url")
+    return made
+
+
+def main() -> None:
+    """Run one command."""
+    args = parser().parse_args()
+    if args.command == "costs":
+        print_costs()
+    elif args.command == "engine":
+        measure_engine(SCHEMAS[args.schema], args.pairs, args.tokens, args.temperature)
+    elif args.command == "throughput":
+        run(measure_throughput, args.url, SCHEMAS[args.schema], args.pairs, args.seconds)
+    else:
+        run(measure_compiling, args.url)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ receiver on this host, and /metrics is scraped (--scrape-seconds). With none: `-
 import argparse
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -118,7 +119,9 @@ def served(port: int, flags: list[str]) -> Iterator[psutil.Process]:
     """A ready server."""
     with tempfile.TemporaryFile() as log:
         command = [*COMMAND, "serve", "--port", str(port), "--disable-uvicorn-access-log", *flags]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        # The receiver speaks HTTP, and gRPC is what is spoken unless said otherwise.
+        environment = {**os.environ, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         try:
             deadline = time.monotonic() + READY_SECONDS
             while not answers(f"http://127.0.0.1:{port}/readyz"):

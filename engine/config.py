@@ -92,6 +92,11 @@ class ModelConfig:
         """Whether no model is run at all."""
         return self.source == "synthetic"
 
+    @property
+    def has_grammars(self) -> bool:
+        """Whether its tokens can be held to a grammar."""
+        return not (self.is_synthetic or self.architecture.is_encoder)
+
 
 @dataclass(frozen=True)
 class CacheConfig:

@@ -66,6 +66,7 @@ class EngineCore:
         executor: Executor,
         recorder: ProcessRecorder,
         clock: Callable[[], int] = time.monotonic_ns,
+        grammars: GrammarBook | None = None,
     ) -> None:
         """Loads the model: takes seconds. Raises ConfigError or StartupError."""
         self._config = config
@@ -78,7 +79,7 @@ class EngineCore:
         self._bounds = RequestBounds.from_config(config, capacity.num_blocks)
         self._recorder = recorder
         self._records = CoreRecords(recorder)
-        self._grammars = GrammarBook(config.model)
+        self._grammars = grammars or GrammarBook(config.model)
         self._utilities = CoreUtilities(self.scheduler, CoreProfiles(executor, recorder))
         self._outputs = OutputCollector()
         self._detours = DetourClock()

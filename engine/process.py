@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 
 from vllm_obs.engine.child import unbidden_ends
@@ -21,6 +22,7 @@ from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.launch import engine_settings
 from vllm_obs.engine.log_file import log_to_file
 from vllm_obs.engine.messages import EngineFacts, RequestType
+from vllm_obs.engine.structured.grammar_book import GrammarBook
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.flight_recorder import ENGINE_RING_BYTES
 from vllm_obs.telemetry.recorder import ProcessRecorder
@@ -29,15 +31,34 @@ from vllm_obs.telemetry.records import ProcessExited
 ReportFailure = Callable[[str], None]
 MakeCore = Callable[[VllmConfig, ProcessRecorder, ReportFailure], Core]
 
+GRAMMARS_SECONDS = 10.0
+"""How long READY waits for what grammars need, which is there long before the model is."""
 
-def make_core(config: VllmConfig, recorder: ProcessRecorder, report_failure: ReportFailure) -> EngineCore:
+
+def make_core(
+    config: VllmConfig,
+    recorder: ProcessRecorder,
+    report_failure: ReportFailure,
+    grammars: GrammarBook | None = None,
+) -> EngineCore:
     """The real EngineCore over the configured executor, whose failures outside a step are reported."""
     executor = make_executor(config, recorder)
     executor.on_failure(report_failure)
-    return EngineCore(config, executor, recorder)
+    return EngineCore(config, executor, recorder, grammars=grammars)
 
 
-def run_engine(owner: Owner, make_core: MakeCore = make_core) -> None:
+def make_serving_core(config: VllmConfig, recorder: ProcessRecorder, report_failure: ReportFailure) -> EngineCore:
+    """The same, with what every grammar needs made beside the loading: later it would hold up streams."""
+    if not config.model.has_grammars:
+        return make_core(config, recorder, report_failure)
+    grammars = GrammarBook(config.model)
+    prepared = grammars.prepare()
+    core = make_core(config, recorder, report_failure, grammars)
+    wait([prepared], GRAMMARS_SECONDS)
+    return core
+
+
+def run_engine(owner: Owner, make_core: MakeCore = make_serving_core) -> None:
     """Build the core, say READY with its facts, and serve until the owner orders the end.
 
     An error goes up at once, without a shutdown: the workers end with this process.

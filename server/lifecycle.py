@@ -47,6 +47,9 @@ EXIT_BROKEN = 70
 
 ROLE = "APIServer_0"
 
+GRAMMARS_SECONDS = 10.0
+"""How long the first request waits for what grammars need; it is there long before the engine is."""
+
 AT_ONCE_SECONDS = 0.1
 LAST_WORDS_SECONDS = 1.0
 """How long open replies may take to send their error, and how long after the second signal."""
@@ -179,8 +182,11 @@ class Lifecycle:
         self._phases.end("load tokenizer")
         memory.added("load tokenizer", "tokenizer")
         memory.placed("load tokenizer", {})  # what comes now is waiting
-        facts = await self._client.ready(self._api.server.startup_timeout)
-        llm = self._llm = AsyncLLM(config, self._client, tokenizer, self._recorder)
+        llm = AsyncLLM(config, self._client, tokenizer, self._recorder)
+        facts, _ = await asyncio.gather(
+            self._client.ready(self._api.server.startup_timeout), llm.prepare_grammars(GRAMMARS_SECONDS)
+        )
+        self._llm = llm
         llm.start()
         self._phases.end("wait for engine")
         return Engine(llm, tokenizer, chat_template, facts)

@@ -6,9 +6,9 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import EngineDeadError, RequestFailedError, VllmObsError
@@ -33,6 +33,9 @@ from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineCoreRequest, FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.telemetry.recorder import Recorder
+
+if TYPE_CHECKING:
+    from vllm_obs.engine.frontend.grammar_check import GrammarCheck
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class AsyncLLM:
         self._client = client
         self._recorder = recorder
         self._inputs = InputProcessor(tokenizer, make_limits(config, tokenizer, None))
+        self._grammar_check: GrammarCheck | None = None
         observability = config.observability
         self._stats_line = StatsLine(not observability.disable_log_stats, observability.aggregate_engine_logging)
         self._outputs = OutputProcessor(tokenizer, recorder)
@@ -90,11 +94,21 @@ class AsyncLLM:
         self.last_submitted_at = 0
         """When a sequence was last sent to the engine (monotonic ns), 0 before."""
 
+    async def prepare_grammars(self, timeout_seconds: float) -> None:
+        """Make what every grammar needs before there are streams: it would hold them up for tenths of a second.
+
+        Nothing is raised: whatever goes wrong is told to who comes with a grammar.
+        """
+        if self.config.model.has_grammars:
+            self._grammar_check = await asyncio.to_thread(lambda: self._inputs.grammar_check)
+            await asyncio.to_thread(wait, [self._grammar_check.prepare()], timeout_seconds)
+
     def start(self) -> None:
         """Begin reading the engine's outputs. Call it on the event loop, once the client is ready."""
         facts = self._client.facts
         limits = make_limits(self.config, self.tokenizer, facts)
-        self._inputs = InputProcessor(self.tokenizer, limits, facts.kv_cache_size_tokens)
+        check = self._grammar_check
+        self._inputs = InputProcessor(self.tokenizer, limits, facts.kv_cache_size_tokens, check)
         self._reader = asyncio.create_task(self._read_outputs(), name="output processor")
 
     async def generate(

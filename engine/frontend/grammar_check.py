@@ -1,5 +1,6 @@
 """GrammarCheck: whether what clients want their output to match can be had, before it goes to the engine."""
 
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateError
 
 from vllm_obs.engine.errors import RequestError, RequestFailedError
@@ -16,6 +17,10 @@ class GrammarCheck:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._compiler = GrammarCompiler(lambda: token_table(tokenizer, vocab_size))
+
+    def prepare(self) -> Future[None]:
+        """Begin to make what every grammar needs, in a thread; done when it is made."""
+        return self._compiler.prepare()
 
     def grammar_of(self, params: StructuredOutputsParams) -> str:
         """The grammar, known to compile. RequestError otherwise, RequestFailedError where too many wait.

@@ -48,11 +48,18 @@ class PreparedPrompt(NamedTuple):
 class InputProcessor:
     """Checks and tokenises prompts. `prepare` and `encode` are pure and may run in any thread."""
 
-    def __init__(self, tokenizer: Tokenizer, limits: SamplingLimits, num_cache_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        limits: SamplingLimits,
+        num_cache_tokens: int | None = None,
+        grammar_check: "GrammarCheck | None" = None,
+    ) -> None:
+        """`grammar_check` is made when the first grammar comes if it is not given."""
         self.tokenizer = tokenizer
         self.limits = limits
         self._num_cache_tokens = num_cache_tokens or limits.max_model_len
-        self._grammar_check: GrammarCheck | None = None
+        self._grammar_check = grammar_check
         self._grammar_lock = Lock()
         self._max_text_chars = limits.max_model_len * tokenizer.max_chars_per_token
 
@@ -68,6 +75,17 @@ class InputProcessor:
         sampling = sampling._replace(bad_words_ids=self._bad_words(params), grammar=self._grammar(params))
         self._check_constraints(sampling, params.n, arrival.num_prompts)
         return PreparedPrompt(token_ids, sampling, max_tokens)
+
+    @property
+    def grammar_check(self) -> "GrammarCheck":
+        """What tells grammars that compile from others."""
+        with self._grammar_lock:
+            if self._grammar_check is None:
+                # Imported here: only who has a grammar needs a compiler.
+                from vllm_obs.engine.frontend.grammar_check import GrammarCheck
+
+                self._grammar_check = GrammarCheck(self.tokenizer, self.limits.vocab_size)
+            return self._grammar_check
 
     def is_long(self, prompt: Prompt, params: SamplingParams) -> bool:
         """Whether `prepare` may take longer than an event loop should wait."""
@@ -201,13 +219,7 @@ class InputProcessor:
     def _grammar(self, params: SamplingParams) -> str:
         if params.structured_outputs is None or params.max_tokens == 0:
             return ""
-        with self._grammar_lock:
-            if self._grammar_check is None:
-                # Imported here: only who has a grammar needs a compiler.
-                from vllm_obs.engine.frontend.grammar_check import GrammarCheck
-
-                self._grammar_check = GrammarCheck(self.tokenizer, self.limits.vocab_size)
-        return self._grammar_check.grammar_of(params.structured_outputs)
+        return self.grammar_check.grammar_of(params.structured_outputs)
 
     def _check_constraints(self, sampling: SamplingSpec, n: int, num_prompts: int) -> None:
         """Every sequence carries its own copy of these lists to the core."""

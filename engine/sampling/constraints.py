@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +11,13 @@ import torch
 
 from vllm_obs.engine.messages import SamplingSpec
 
+if TYPE_CHECKING:
+    from vllm_obs.engine.kernels.cpu.bitmask import Bitmask
+
 Int64Array = npt.NDArray[np.int64]
+
+WORD_BITS = 32
+"""Tokens to a word of a bitmask."""
 
 
 @dataclass(slots=True)
@@ -86,12 +94,31 @@ def apply_bitmask(logits: torch.Tensor, rows: Sequence[int], bitmask: npt.NDArra
 
     bitmask: (len(rows), at least ceil(vocab / 32)). Tokens beyond its width are not allowed.
     """
-    vocab_size = logits.shape[-1]
-    bits = np.unpackbits(np.ascontiguousarray(bitmask).view(np.uint8), axis=1, bitorder="little")[:, :vocab_size]
-    banned = np.ones((len(rows), vocab_size), np.bool_)
-    banned[:, : bits.shape[1]] = bits == 0
-    index = torch.tensor(list(rows), device=logits.device)
-    logits[index] = logits[index].masked_fill_(torch.from_numpy(banned).to(logits.device), -torch.inf)
+    kernel = _bitmask_kernel() if logits.device.type == "cpu" else None
+    num_words = 0 if kernel is None else min(logits.shape[-1] // WORD_BITS, bitmask.shape[1])
+    if kernel is not None:
+        kernel.apply(logits.numpy(), np.array(rows, np.int64), bitmask, num_words)
+    if (num_done := num_words * WORD_BITS) < logits.shape[-1]:
+        _blank_banned(logits[:, num_done:], rows, bitmask[:, num_words:])
+
+
+@cache
+def _bitmask_kernel() -> "Bitmask | None":
+    # Imported here: compiled kernels are for CPUs.
+    from vllm_obs.engine.kernels.cpu.bitmask import compiled_bitmask
+
+    return compiled_bitmask()
+
+
+def _blank_banned(logits: torch.Tensor, rows: Sequence[int], bitmask: npt.NDArray[np.int32]) -> None:
+    """`apply_bitmask` by torch, on the logits' device, where the bits are taken apart."""
+    size, device = logits.shape[-1], logits.device
+    words = torch.from_numpy(np.ascontiguousarray(bitmask)).to(device)
+    places = torch.arange(WORD_BITS, dtype=torch.int32, device=device)
+    is_banned = ((words[:, :, None] >> places) & 1 == 0).flatten(1)[:, :size]
+    is_banned = torch.nn.functional.pad(is_banned, (0, size - is_banned.shape[1]), value=True)
+    index = torch.tensor(list(rows), device=device)
+    logits[index] = logits[index].masked_fill_(is_banned, -torch.inf)
 
 
 def _ids(tokens: Iterable[int], vocab_size: int) -> Int64Array:

@@ -29,7 +29,8 @@ Compiled = Future[LLMatcher]
 class GrammarCompiler:
     """Compiles each grammar once; callable from any thread.
 
-    `load_tokens` makes the token table, in the compiling thread, at first use.
+    `load_tokens` makes the token table, in the compiling thread, at first use. That holds the interpreter's lock
+    for tenths of a second (compiling lets go of it), so who has streams to feed calls `prepare` before any come.
     """
 
     def __init__(self, load_tokens: Callable[[], LLTokenizer]) -> None:
@@ -40,6 +41,11 @@ class GrammarCompiler:
         self._thread: ThreadPoolExecutor | None = None
         self._lock = Lock()
 
+    def prepare(self) -> Future[None]:
+        """Have the token table made; done when it is. If it cannot be made, the grammars that need it fail."""
+        with self._lock:
+            return self._pool().submit(self._prepare)
+
     def compile(self, grammar: str) -> Compiled:
         """A matcher at the grammar's beginning, to be copied; a RequestError in it where there is none."""
         with self._lock:
@@ -47,9 +53,7 @@ class GrammarCompiler:
             if found is not None:
                 self._kept.move_to_end(grammar)
                 return found
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, "grammar")
-            compiled = self._kept[grammar] = self._thread.submit(self._compile, grammar)
+            compiled = self._kept[grammar] = self._pool().submit(self._compile, grammar)
             self._num_chars += len(grammar)
             self._make_room()
             return compiled
@@ -59,10 +63,21 @@ class GrammarCompiler:
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "grammar")
+        return self._thread
+
+    def _prepare(self) -> None:
+        self._table()
+
     def _compile(self, grammar: str) -> LLMatcher:
+        return build_matcher(self._table(), grammar)
+
+    def _table(self) -> LLTokenizer:
         if self._tokens is None:
             self._tokens = self._load_tokens()
-        return build_matcher(self._tokens, grammar)
+        return self._tokens
 
     def _make_room(self) -> None:
         while len(self._kept) > MAX_KEPT or (self._num_chars > MAX_KEPT_CHARS and len(self._kept) > 1):

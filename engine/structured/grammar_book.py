@@ -19,7 +19,7 @@ def _nobody() -> None:
 
 
 class GrammarBook:
-    """Made once a core. Nothing is loaded, and no thread started, before a sequence comes with a grammar."""
+    """Made once a core. Without `prepare` nothing is loaded, and no thread started, before a grammar comes."""
 
     def __init__(self, model: ModelConfig) -> None:
         self.on_ready: Callable[[], None] = _nobody
@@ -28,6 +28,12 @@ class GrammarBook:
         self._num_words = -(-model.architecture.vocab_size // 32)
         self._compiler: GrammarCompiler | None = None
         self._thread: ThreadPoolExecutor | None = None
+
+    def prepare(self) -> Future[None]:
+        """Begin to make what every grammar needs, in a thread; done when it is made."""
+        if self._compiler is None:
+            self._compiler = self._make_compiler()
+        return self._compiler.prepare()
 
     def order(self, grammar: str) -> Grammar:
         """Have a grammar compiled, if it is not yet; where a sequence stands in it."""

@@ -93,13 +93,15 @@ class Worker:
         blocks = list(range(-(-(num_tokens + 1) // block_size)))
         prompt = np.zeros(num_tokens, np.int32)
         new = NewRow("warm-up", prompt, num_tokens, SamplingSpec(top_p=0.9), blocks, 0)
+        num_words = -(-self.config.model.architecture.vocab_size // 32)
+        masks = GrammarMasks(["warm-up"], np.full((1, num_words), -1, np.int32))  # of a grammar that allows all
         for plan in (
             StepPlan(0, [new], [], [], [], [], [num_tokens], []),
             StepPlan(0, [], ["warm-up"], [[]], [num_tokens], [-1], [1], []),
             StepPlan(0, [], [], [], [], [], [], ["warm-up"]),
         ):
             self.runner.execute_model(plan)
-            self.runner.sample_tokens(None)
+            self.runner.sample_tokens(masks)
 
     def _warm_up_encoder(self) -> None:
         num_tokens = min(WARM_UP_TOKENS, self.config.model.max_model_len)

@@ -1,9 +1,11 @@
 """Bans, biases, allowed tokens and grammar masks touch the logits they name and no others."""
 
 import numpy as np
+import pytest
 import torch
 
 from vllm_obs.engine.messages import SamplingSpec
+from vllm_obs.engine.sampling import constraints
 from vllm_obs.engine.sampling.constraints import (
     RowConstraints,
     TokenEdits,
@@ -68,6 +70,14 @@ def test_bad_words_ban_their_last_token_after_their_beginning() -> None:
     assert banned(9, 5, 5, 5) == [5, 7]
 
 
+@pytest.fixture(params=["kernel", "torch"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks as they are applied here, and as they are where there is no kernel."""
+    if request.param == "torch":
+        monkeypatch.setattr(constraints, "_bitmask_kernel", lambda: None)
+
+
+@pytest.mark.usefixtures("either")
 def test_bitmask_allows_the_tokens_whose_bits_are_set() -> None:
     logits = torch.zeros(3, 70)
     bitmask = np.zeros((2, 3), np.int32)
@@ -79,7 +89,23 @@ def test_bitmask_allows_the_tokens_whose_bits_are_set() -> None:
     assert possible(logits[1]) == list(range(70))
 
 
+@pytest.mark.usefixtures("either")
 def test_tokens_beyond_a_narrow_bitmask_are_not_allowed() -> None:
     logits = torch.zeros(1, 40)
     apply_bitmask(logits, [0], np.full((1, 1), -1, np.int32))
     assert possible(logits[0]) == list(range(32))
+
+
+@pytest.mark.parametrize("vocab_size", [1, 31, 32, 100, 512])
+@pytest.mark.parametrize("num_words", [1, 4, 16])
+def test_the_kernel_and_torch_do_the_same(
+    vocab_size: int, num_words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(vocab_size)
+    bitmask = random.integers(-(2**31), 2**31, (3, num_words)).astype(np.int32)
+    first = torch.from_numpy(random.normal(size=(4, vocab_size)).astype(np.float32))
+    second = first.clone()
+    apply_bitmask(first, [3, 0, 2], bitmask)
+    monkeypatch.setattr(constraints, "_bitmask_kernel", lambda: None)
+    apply_bitmask(second, [3, 0, 2], bitmask)
+    assert torch.equal(first, second)

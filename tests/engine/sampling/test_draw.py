@@ -1,4 +1,4 @@
-"""The draw is a pure function of (seed, sequence index, position), and uniform."""
+"""The draw is a pure function of (seed + sequence index, position), and uniform."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,12 @@ def test_splitmix64_gives_the_published_sequence() -> None:
 
 def test_numbers_of_a_seed_never_change_between_versions() -> None:
     drawn = uniforms(words(0, 0, 42, 2**64 - 1), words(0, 1, 0, 3), words(5, 5, 1000, 7))
-    assert drawn.tolist() == [0.3150901965850199, 0.39030004657957573, 0.8339543054992705, 0.13853149537221987]
+    assert drawn.tolist() == [0.3150901965850199, 0.8453660391206353, 0.8339543054992705, 0.3463383045902477]
+
+
+def test_a_sequence_draws_as_the_first_one_of_its_seed_and_index() -> None:
+    drawn = uniforms(words(7, 7, 7, 2**64 - 1), words(0, 1, 2, 1), words(9, 9, 9, 9))
+    assert drawn.tolist() == uniforms(words(7, 8, 9, 0), words(0, 0, 0, 0), words(9, 9, 9, 9)).tolist()
 
 
 def test_a_number_does_not_depend_on_the_rest_of_the_batch() -> None:

@@ -190,7 +190,7 @@ def test_constraints_that_leave_no_token_fail_their_row_alone(make_batch: BatchM
     sampled = sample(logits.clone(), make_batch(specs, VOCAB), None)
     assert sampled.token_ids == [*alone, -1]
     assert sampled.logprobs == []
-    assert sampled.failed == [("r1", "invalid_logits", "the request's constraints leave no possible next token")]
+    assert sampled.failed == [("r1", "invalid_value", "the request's constraints leave no possible next token")]
 
 
 def test_a_planted_fault_breaks_the_named_request_s_row(

@@ -1,6 +1,7 @@
 """What clients may ask their output to match becomes a grammar that allows just that, or a plain refusal."""
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,16 +138,54 @@ def test_only_the_last_grammars_are_kept(compiler: GrammarCompiler) -> None:
     assert compiler.compile(texts[0]) is not compiled[0]
 
 
-def test_a_thread_is_started_for_the_first_grammar_only(tokens: LLTokenizer) -> None:
-    loaded: list[LLTokenizer] = []
+class Loads:
+    """Counts how often the token table is made."""
 
-    def load() -> LLTokenizer:
-        loaded.append(tokens)
-        return tokens
+    def __init__(self, tokens: LLTokenizer, error: Exception | None = None) -> None:
+        self.num = 0
+        self._tokens = tokens
+        self._error = error
 
+    def __call__(self) -> LLTokenizer:
+        self.num += 1
+        if self._error is not None:
+            raise self._error
+        return self._tokens
+
+
+def test_the_token_table_is_made_for_the_first_grammar_only(tokens: LLTokenizer) -> None:
+    load = Loads(tokens)
     compiler = GrammarCompiler(load)
-    assert loaded == []
+    assert load.num == 0
     compiler.compile(Params(choice=["a"]).grammar_text()).result(10)
     compiler.compile(Params(choice=["b"]).grammar_text()).result(10)
     compiler.close()
-    assert loaded == [tokens]
+    assert load.num == 1
+
+
+def test_what_was_prepared_is_not_made_again(tokens: LLTokenizer) -> None:
+    load = Loads(tokens)
+    compiler = GrammarCompiler(load)
+    compiler.prepare().result(10)
+    assert load.num == 1
+    compiler.compile(Params(choice=["a"]).grammar_text()).result(10)
+    compiler.close()
+    assert load.num == 1
+
+
+def test_other_threads_run_while_a_grammar_is_compiled(compiler: GrammarCompiler) -> None:
+    compiler.prepare().result(10)
+    texts = [Params(choice=[f"{number} {place}" for place in range(3000)]).grammar_text() for number in range(5)]
+    num_turns = 0
+    for compiled in [compiler.compile(text) for text in texts]:
+        while not compiled.done():
+            num_turns += 1
+            time.sleep(0.0002)
+    assert num_turns > 50  # tenths of a second in all; with the interpreter's lock held there would be five
+
+
+def test_a_table_that_cannot_be_made_fails_who_needs_it(tokens: LLTokenizer) -> None:
+    compiler = GrammarCompiler(Loads(tokens, OSError("no tokenizer")))
+    assert isinstance(compiler.prepare().exception(10), OSError)
+    assert isinstance(compiler.compile(Params(choice=["a"]).grammar_text()).exception(10), OSError)
+    compiler.close()
