@@ -16,6 +16,7 @@ from vllm_obs.server.public_paths import PROBES
 
 CLOSE_SECONDS = 1
 """How long connections may take to close once no request is left."""
+DATE_SECONDS = 1.0
 
 
 class HttpServer(uvicorn.Server):
@@ -40,6 +41,7 @@ class HttpServer(uvicorn.Server):
             ssl_cert_reqs=server.ssl_cert_reqs,
         )
         super().__init__(config)
+        self._is_stopping = asyncio.Event()
         logging.getLogger("uvicorn.access").addFilter(_is_no_probe)
         logging.getLogger("uvicorn.error").addFilter(_is_no_chatter)
 
@@ -65,6 +67,14 @@ class HttpServer(uvicorn.Server):
         """Close the listener and the connections; with `at_once` without waiting for them."""
         self.should_exit = True
         self.force_exit = at_once
+        self._is_stopping.set()
+
+    async def main_loop(self) -> None:
+        """Keep the date of replies true until `stop`, for which uvicorn would look ten times a second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE_SECONDS):
+                    await self._is_stopping.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

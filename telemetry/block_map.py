@@ -1,11 +1,12 @@
 """BlockMap: which sequences hold which KV blocks, and which blocks are active, cached or free, now and before."""
 
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from vllm_obs.telemetry.block_undo import BlockBefore, BlockUndo, TableBefore, TableGrown
-from vllm_obs.telemetry.block_view import NO_HASH, BlockLevels, BlockView, PrefixHit
+from vllm_obs.telemetry.block_undo import BlockBefore, BlockChange, BlockUndo, TableBefore, TableGrown
+from vllm_obs.telemetry.block_view import NO_HASH, BlockCopy, BlockLevels, BlockView, PrefixHit
 from vllm_obs.telemetry.records import BlocksCached, BlocksChanged, BlocksKeyframe, RequestKeyframe
 
 __all__ = ["BlockLevels", "BlockMap", "BlockView", "PrefixHit"]
@@ -89,6 +90,27 @@ class BlockMap:
         """All blocks as they are."""
         tables = {request_id: list(block_ids) for request_id, block_ids in self._tables.items()}
         return BlockView(self.step, list(self._num_refs), list(self._hashes), tables)
+
+    def copied(self) -> BlockCopy:
+        """All blocks as they are, with the changes that led here."""
+        return BlockCopy(self.now(), self._undo.all(), self._undo.num_added)
+
+    def changes_since(self, num_changes: int) -> list[BlockChange] | None:
+        """What changed since there had been so many changes, oldest first; None if that is not all known."""
+        return self._undo.since(num_changes)
+
+    def newest_changes(self) -> Iterator[BlockChange]:
+        """What is kept of the last changes, newest first."""
+        return self._undo.after(-1)
+
+    def held_by(self, request_id: str) -> Sequence[int]:
+        """The block table of a live sequence as it is kept here, not to be changed; empty if it has none."""
+        return self._tables.get(request_id, ())
+
+    def look(self, block_ids: Iterable[int]) -> tuple[list[int], list[bytes]]:
+        """References and hashes of these blocks."""
+        known = list(block_ids)
+        return [self._num_refs[each] for each in known], [self._hashes[each] for each in known]
 
     def at(self, step: int) -> BlockView | None:
         """All blocks as they were after a past step; None when that is longer ago than is kept."""
@@ -207,6 +229,7 @@ class BlockMap:
             self._refer(step, block_id, -1)
 
     def _put_table(self, step: int, request_id: str, block_ids: list[int]) -> None:
+        self._grow(max(block_ids) + 1)
         before = self._tables.get(request_id)
         self._undo.add(TableBefore(step, request_id, None if before is None else tuple(before)))
         self._tables[request_id] = block_ids

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 MAX_UNDO_STEPS = 4096
@@ -45,6 +46,8 @@ class BlockUndo:
         self._changes: deque[BlockChange] = deque()
         self.first_step = 0
         """The oldest step whose outcome can be restored."""
+        self.num_added = 0
+        """How many changes there ever were."""
 
     def __len__(self) -> int:
         return len(self._changes)
@@ -53,6 +56,7 @@ class BlockUndo:
         """Keep a change; the oldest steps go when there are too many."""
         changes = self._changes
         changes.append(change)
+        self.num_added += 1
         if changes[0].step <= change.step - self._max_steps or len(changes) > self._max_changes:
             self._forget(changes[0].step)
 
@@ -67,6 +71,17 @@ class BlockUndo:
             if change.step <= step:
                 return
             yield change
+
+    def since(self, num_added: int) -> list[BlockChange] | None:
+        """The changes since there had been so many, oldest first; None if they are not all kept."""
+        num_new = self.num_added - num_added
+        if num_new > len(self._changes):
+            return None
+        return list(islice(reversed(self._changes), num_new))[::-1]
+
+    def all(self) -> list[BlockChange]:
+        """What is kept, oldest first."""
+        return list(self._changes)
 
     def _forget(self, step: int) -> None:
         while self._changes and self._changes[0].step <= step:

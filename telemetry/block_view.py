@@ -56,3 +56,11 @@ class BlockView:
             self.tables.pop(change.request_id, None)
         else:
             self.tables[change.request_id] = list(change.block_ids)
+
+
+class BlockCopy(NamedTuple):
+    """All blocks at one time, the last changes before it (oldest first), and how many changes there ever were."""
+
+    view: BlockView
+    changes: list[BlockChange]
+    num_changes: int

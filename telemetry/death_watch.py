@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from vllm_obs.telemetry.death_status import ProcessHandle
 from vllm_obs.telemetry.memory_limits import MemoryLimits, MemoryReader, num_oom_kills
+from vllm_obs.telemetry.open_rings import OpenRings
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_header import RingHeader
 from vllm_obs.telemetry.ring_reader import RingReader
@@ -61,7 +62,7 @@ class DeathWatch:
     """Looks at a run directory's rings about once a second."""
 
     def __init__(self, run_dir: Path, memory: MemoryReader | None = None) -> None:
-        self._run_dir = run_dir
+        self._rings = OpenRings(run_dir)
         self._memory = memory or MemoryReader()
         self._watched: dict[int, _Watched] = {}
         self._told: dict[int, None] = {}
@@ -70,7 +71,7 @@ class DeathWatch:
     def look(self, now: int) -> list[End]:
         """The ends that were not seen before, of processes that did not close their rings."""
         ends: list[End] = []
-        for header, is_alive in rings_of(self._run_dir):
+        for header, is_alive in self._look_at_rings():
             if header.generation in self._told:
                 continue
             if is_alive:
@@ -100,6 +101,16 @@ class DeathWatch:
             if watched.handle is not None:
                 watched.handle.close()
         self._watched.clear()
+        self._rings.close()
+
+    def _look_at_rings(self) -> Iterator[SeenRing]:
+        """What there is to see, for the last time of those whose writers have ended."""
+        for reader in self._rings.look():
+            with contextlib.suppress(RingError, OSError):
+                seen = _seen(reader)
+                if not seen.is_alive:
+                    self._rings.done(reader)
+                yield seen
 
     def _meet(self, header: RingHeader, now: int) -> None:
         watched = self._watched.get(header.generation)
@@ -136,9 +147,13 @@ def rings_of(run_dir: Path) -> Iterator[SeenRing]:
     """Every ring of a run directory; those that cannot be read are passed over."""
     for path in sorted(run_dir.glob("*.ring")):
         with contextlib.suppress(RingError, OSError), RingReader(path) as reader:
-            # Asked first: what a writer that is dead by now has written is all there will be.
-            is_alive = reader.is_writer_alive()
-            yield SeenRing(reader.header(), is_alive)
+            yield _seen(reader)
+
+
+def _seen(reader: RingReader) -> SeenRing:
+    # Asked first: what a writer that is dead by now has written is all there will be.
+    is_alive = reader.is_writer_alive()
+    return SeenRing(reader.header(), is_alive)
 
 
 def _handle(pid: int) -> ProcessHandle | None:

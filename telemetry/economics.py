@@ -58,6 +58,7 @@ class Economics(BaseView):
             RequestKeyframe: self._keyframe,
             RequestReleased: self._released,
         }
+        self.record_kinds = (RequestSubmitted, *self._handlers)
 
     def record(self, source: Source, record: Record) -> None:
         """Charge what a core tells, to the account that an API server names."""

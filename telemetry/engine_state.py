@@ -7,6 +7,7 @@ from typing import Any
 from vllm_obs.telemetry.block_map import BlockLevels, BlockMap
 from vllm_obs.telemetry.invariants import Invariants
 from vllm_obs.telemetry.ledger_builder import LedgerBuilder
+from vllm_obs.telemetry.prefix_book import PrefixBook
 from vllm_obs.telemetry.records import (
     BlocksCached,
     BlocksChanged,
@@ -45,6 +46,7 @@ class EngineState:
         self.state_since = 0
         self.steps = StepHistory()
         self.blocks = BlockMap()
+        self.prefixes = PrefixBook()
         self.builder = LedgerBuilder(self.label, self.steps, book, laws)
         self.last_planned: StepPlanned | None = None
         self.last_answered: StepAnswered | None = None
@@ -121,6 +123,7 @@ class EngineState:
         """Records of the core are missing from here on."""
         self.builder.lost()
         self.blocks.lost()
+        self.prefixes.begin(self.blocks.step + 1)
         self.steps.lost()
         self.first_sure_step = None
         self._levels_step = 0
@@ -197,9 +200,11 @@ class EngineState:
 
     def _blocks_changed(self, record: BlocksChanged) -> None:
         self.blocks.changed(record)
+        self.prefixes.changed(record, self.blocks)
 
     def _blocks_cached(self, record: BlocksCached) -> None:
         self.blocks.cached(record)
+        self.prefixes.cached(record)
 
     def _blocks_keyframe(self, record: BlocksKeyframe) -> None:
         num_wrong = self.blocks.blocks_keyframe(record)

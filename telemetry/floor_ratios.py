@@ -34,6 +34,8 @@ class _EngineFloor:
 class FloorRatios(BaseView):
     """A view that sets `floor_seconds` of each step it can tell it of; to be told before those that read it."""
 
+    record_kinds = (EngineDescribed,)
+
     def __init__(self, store: MetricStore | None = None) -> None:
         self._store = store
         self._engines: dict[str, _EngineFloor] = {}

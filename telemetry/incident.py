@@ -64,6 +64,8 @@ class IncidentPorts:
 class IncidentFiler(BaseView):
     """Looks about once a second, from the Observer's thread. Nothing that happens to it reaches the Observer."""
 
+    record_kinds = (ProcessExited, StepFailed, StallEnded)
+
     def __init__(self, shelf: IncidentShelf, watch: DeathWatch, ports: IncidentPorts) -> None:
         self.num_failures = 0
         self._backlog = IncidentBacklog(shelf, ports.write)

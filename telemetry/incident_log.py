@@ -17,6 +17,8 @@ class IncidentLog(BaseView):
     One that is recorded again, since it is over or written by now, is told as it was recorded last.
     """
 
+    record_kinds = (IncidentFiled, ProcessStarted)
+
     def __init__(self, store: MetricStore) -> None:
         self._store = store
         self._filed: deque[IncidentFiled] = deque(maxlen=MAX_INCIDENTS)

@@ -12,15 +12,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
 from vllm_obs.telemetry.inspect_index import add_index
+from vllm_obs.telemetry.routes_blocks import block_router
 from vllm_obs.telemetry.routes_economics import economics_router
 from vllm_obs.telemetry.routes_incident import incident_router
 from vllm_obs.telemetry.routes_live import live_router
 from vllm_obs.telemetry.routes_process import process_router
 from vllm_obs.telemetry.routes_profile import profile_router
+from vllm_obs.telemetry.routes_queues import queues_router
 from vllm_obs.telemetry.routes_request import request_router
 from vllm_obs.telemetry.routes_stacks import stacks_router
 from vllm_obs.telemetry.routes_startup import startup_router
 from vllm_obs.telemetry.routes_step import step_router
+from vllm_obs.telemetry.routes_streams import streams_router
 from vllm_obs.telemetry.routes_telemetry import telemetry_router
 from vllm_obs.telemetry.routes_verdict import verdict_router
 
@@ -40,6 +43,9 @@ _NO_TELEMETRY: dict[str, Any] = {
 _ROUTERS = (
     live_router,
     step_router,
+    streams_router,
+    block_router,
+    queues_router,
     request_router,
     process_router,
     startup_router,

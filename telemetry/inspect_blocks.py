@@ -18,7 +18,7 @@ def block_list(state: RunState, engine: str, step: int | None) -> dict[str, Any]
     """All blocks of an engine in columns; `owners` are indices into `requests`. InspectError (404) if unknown."""
     found = engine_of(state, engine)
     blocks = found.blocks
-    view = _view(blocks, step)
+    view = view_at(blocks, step)
     holders = view.owners()
     numbers = {request_id: number for number, request_id in enumerate(view.tables)}
     num_blocks = len(view.num_refs)
@@ -78,7 +78,8 @@ def _levels(engine: EngineState, states: list[str], step: int | None) -> dict[st
     return {f"num_{word}": states.count(word) for word in STATES}
 
 
-def _view(blocks: BlockMap, step: int | None) -> BlockView:
+def view_at(blocks: BlockMap, step: int | None) -> BlockView:
+    """The blocks as they are, or as they were after a step. InspectError (404) where that is too long ago."""
     if step is None or step >= blocks.step:
         return blocks.now()
     view = blocks.at(step)

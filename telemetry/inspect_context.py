@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 from starlette.responses import JSONResponse
 
+from vllm_obs.telemetry.cache_trend import CacheTrend
 from vllm_obs.telemetry.economics import Economics
 from vllm_obs.telemetry.incident_log import IncidentLog
 from vllm_obs.telemetry.incident_shelf import IncidentShelf
@@ -15,6 +16,7 @@ from vllm_obs.telemetry.memory_ledger import MemoryLedger
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.observer_config import ObserverConfig
 from vllm_obs.telemetry.profile_control import ProfileControl
+from vllm_obs.telemetry.recent_rates import RecentRates
 from vllm_obs.telemetry.slo import Slo
 from vllm_obs.telemetry.telemetry_control import TelemetryControl
 from vllm_obs.telemetry.trend import Trend
@@ -55,9 +57,12 @@ class InspectContext:
     slo: Slo
     verdict: Verdict
     trend: Trend
+    cache_trend: CacheTrend
+    streams: "StreamFeeds"
     watchdog: Watchdog | None = None
     """None of a recording, where nobody can stand still any more."""
     hub: EventHub = field(default_factory=EventHub)
+    rates: RecentRates = field(default_factory=RecentRates)
     memory: MemoryLedger = field(default_factory=MemoryLedger)
     refresh_memory: Callable[[], Awaitable[None]] = _nothing
     """Looks at the memory of every live process, without holding up the loop."""

@@ -1,7 +1,8 @@
-"""EventHub: sends what is new to every client of `/inspect/events`, and drops the clients that do not read it."""
+"""EventHub: sends what is new to every client of a stream of events, and drops the clients that do not read it."""
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import orjson
@@ -15,11 +16,27 @@ SEND_TIMEOUT_SECONDS = 5.0
 RETRY_MS = 2000
 
 
-class EventClient:
-    """One reader: the events it has yet to be sent, at most MAX_QUEUED_EVENTS."""
+def event_bytes(name: str, number: int, content: Any) -> bytes:
+    """One event as it is sent; `number` is its id."""
+    body = orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, name.encode(), body)
 
-    def __init__(self) -> None:
-        self.events: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED_EVENTS)
+
+async def no_opening() -> AsyncIterator[bytes]:
+    """Of a stream whose clients get nothing but what is published."""
+    return
+    yield b""
+
+
+Opening = Callable[[], AsyncIterator[bytes]]
+"""Gives what one client gets first; it is called in the moment from which on what is published follows that."""
+
+
+class EventClient:
+    """One reader: the events it has yet to be sent, at most `max_queued`."""
+
+    def __init__(self, max_queued: int = MAX_QUEUED_EVENTS) -> None:
+        self.events: asyncio.Queue[bytes] = asyncio.Queue(max_queued)
         self.is_dropped = asyncio.Event()
 
     def offer(self, event: bytes) -> None:
@@ -31,9 +48,10 @@ class EventClient:
 
 
 class EventHub:
-    """Who listens. An event is encoded once, whatever the number of clients."""
+    """Who listens. An event is encoded once, whatever the number of clients; each may be `max_queued` behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_queued: int = MAX_QUEUED_EVENTS) -> None:
+        self.max_queued = max_queued
         self.clients: set[EventClient] = set()
         self.num_dropped = 0
 
@@ -43,9 +61,8 @@ class EventHub:
         return len(self.clients) >= MAX_CLIENTS
 
     def publish(self, name: str, number: int, content: Any) -> None:
-        """Send an event to all clients. `number` grows from event to event."""
-        body = orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
-        event = b"id: %d\nevent: %s\ndata: %s\n\n" % (number, name.encode(), body)
+        """Send an event to all clients. `number` never falls from event to event."""
+        event = event_bytes(name, number, content)
         for client in self.clients:
             client.offer(event)
 
@@ -65,17 +82,19 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, hub: EventHub) -> None:
+    def __init__(self, hub: EventHub, opening: Opening = no_opening) -> None:
         super().__init__(headers={"cache-control": "no-store"})
         del self.headers["content-length"]
         self._hub = hub
+        self._opening = opening
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the end."""
-        client = EventClient()
+        client = EventClient(self._hub.max_queued)
+        opening = self._opening()
         self._hub.clients.add(client)
         leaving = [asyncio.ensure_future(_left(receive)), asyncio.ensure_future(client.is_dropped.wait())]
-        sending = asyncio.ensure_future(self._send_all(client, send))
+        sending = asyncio.ensure_future(self._send_all(_events_of(client, opening), client, send))
         try:
             await asyncio.wait([*leaving, sending], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -87,18 +106,23 @@ class EventStream(Response):
             async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_all(self, client: EventClient, send: Send) -> None:
-        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        await send(start)
-        event = b"retry: %d\n\n" % RETRY_MS
-        while not client.is_dropped.is_set():
+    async def _send_all(self, events: AsyncIterator[bytes], client: EventClient, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for event in events:
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
                     await send({"type": "http.response.body", "body": event, "more_body": True})
             except TimeoutError:
                 client.is_dropped.set()
                 return
-            event = await client.events.get()
+
+
+async def _events_of(client: EventClient, opening: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield b"retry: %d\n\n" % RETRY_MS
+    async for event in opening:
+        yield event
+    while not client.is_dropped.is_set():
+        yield await client.events.get()
 
 
 async def _left(receive: Receive) -> None:

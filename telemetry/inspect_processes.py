@@ -1,5 +1,6 @@
 """The inspector's view of processes: who runs, and what each does right now."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import psutil
 
 from vllm_obs.telemetry.process_table import ProcessFacts, ProcessTable
+from vllm_obs.telemetry.recent_rates import RecentRates
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_header import RingHeader
 from vllm_obs.telemetry.ring_reader import RingReader
@@ -14,6 +16,27 @@ from vllm_obs.telemetry.ring_reader import RingReader
 NS = 1e9
 
 Row = dict[str, Any]
+
+
+def processes_view(table: ProcessTable, run_dir: Path | None, now: int, rates: RecentRates) -> list[Row]:
+    """The rows with what takes more than one look, or more than one row, to know.
+
+    Over the last 10 s: `cpu_share` in cores, and `ring_turn_seconds`, how soon the ring is written over at that
+    rate. `num_starts` counts the processes of its role that are known.
+    """
+    rows = process_rows(table, run_dir, now)
+    starts = Counter(row["role"] for row in rows)
+    for row in rows:
+        row["num_starts"] = starts[row["role"]]
+        if row["started_at"] is not None:
+            row["uptime_seconds"] = max(0, (row["exited_at"] or now) - row["started_at"]) / NS
+        who = (row["pid"], row["started_at"])
+        if row["cpu_seconds"] is not None:
+            row["cpu_share"] = rates.look((*who, "cpu"), row["cpu_seconds"], now)
+        if row["heartbeat_age_seconds"] is not None:
+            rate = rates.look((*who, "ring"), row["ring_written_bytes"], now)
+            row["ring_turn_seconds"] = row["ring_bytes"] / rate if rate else None
+    return rows
 
 
 def process_rows(table: ProcessTable, run_dir: Path | None, now: int) -> list[Row]:
@@ -52,9 +75,17 @@ def _blank(process: ProcessFacts) -> Row:
         "num_records": None,
         "num_dropped_records": None,
         "ring": "",
+        "ring_bytes": None,
+        "ring_written_bytes": None,
+        "ring_turn_seconds": None,
+        "kernel_state": None,
+        "uptime_seconds": None,
+        "num_starts": 1,
         "cpu_seconds": None,
+        "cpu_share": None,
         "rss_bytes": None,
         "num_threads": None,
+        "num_fds": None,
     }
 
 
@@ -83,6 +114,8 @@ def _put_header(row: Row, header: RingHeader, name: str, is_alive: bool, now: in
         "num_records": header.sequence - num_dropped,
         "num_dropped_records": num_dropped,
         "ring": name,
+        "ring_bytes": header.capacity,
+        "ring_written_bytes": header.cursor,
     }
 
 
@@ -98,6 +131,8 @@ def _put_resources(row: Row) -> None:
                 "cpu_seconds": times.user + times.system,
                 "rss_bytes": process.memory_info().rss,
                 "num_threads": process.num_threads(),
+                "num_fds": process.num_fds(),
+                "kernel_state": process.status(),
             }
     except psutil.Error:
         row["state"] = "gone"

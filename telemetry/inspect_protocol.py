@@ -1,6 +1,7 @@
 """InspectProtocol: one connection to the inspector API, with a bound on how many there are and for how long."""
 
 import asyncio
+from email.utils import formatdate
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -45,7 +46,8 @@ class InspectProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """A request begins, perhaps while the one before is still being answered."""
+        """A request begins, perhaps while the one before is still being answered. Its reply has today's date."""
+        self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         super().on_message_begin()
         if self._wait_timer is None:
             self._wait(REQUEST_SECONDS)

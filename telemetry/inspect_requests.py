@@ -13,7 +13,8 @@ from vllm_obs.telemetry.explain import Ahead, explain
 from vllm_obs.telemetry.http_metrics import is_counted
 from vllm_obs.telemetry.inspect_context import InspectError
 from vllm_obs.telemetry.ledger import SequenceLedger
-from vllm_obs.telemetry.records import HttpRequestEnded
+from vllm_obs.telemetry.records import HttpRequestEnded, RequestSubmitted
+from vllm_obs.telemetry.request_names import trace_id_of
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.stages import ns_by_reason, ns_by_stage
 
@@ -28,7 +29,10 @@ StateFilter = Literal["live", "submitted", "waiting", "running", "preempted", "e
 
 
 class RequestFilter(NamedTuple):
-    """Which sequences a list shows; all conditions have to hold. `cursor` is that of the page before."""
+    """Which sequences a list shows; all conditions have to hold. `cursor` is that of the page before.
+
+    `text` is looked for in ids, labels and trace ids, whatever the case of its letters.
+    """
 
     state: StateFilter | None
     min_seconds: float
@@ -36,21 +40,29 @@ class RequestFilter(NamedTuple):
     limit: int
     cursor: str | None
     account: str | None = None
+    text: str = ""
 
 
 def request_list(
     state: RunState, now: int, wanted: RequestFilter, economics: Economics | None = None
 ) -> dict[str, Any]:
-    """A page of rows, newest first; `cursor` asks for the next page and is None after the last."""
+    """A page of rows, newest first; `cursor` asks for the next page and is None after the last.
+
+    Of the `num_found` that fit, `num_before` are on the pages before; `min_seconds` is what they took at least.
+    """
     below = _position(wanted.cursor)
-    found = (ledger for ledger in _in_state(state, wanted.state) if _is_wanted(ledger, now, wanted, below))
-    page = heapq.nlargest(wanted.limit + 1, found, key=_order)
-    rows = [request_row(state, ledger, now, economics) for ledger in page[: wanted.limit]]
-    more = len(page) > wanted.limit
+    found = [ledger for ledger in _in_state(state, wanted.state) if _is_wanted(ledger, now, wanted)]
+    left = found if below is None else [ledger for ledger in found if _order(ledger) < below]
+    page = heapq.nlargest(wanted.limit, left, key=_order)
+    refused = _refused(state, wanted) if _shows_refused(wanted) else []
     return {
-        "requests": rows,
-        "cursor": _cursor(page[wanted.limit - 1]) if more else None,
-        "refused": _refused(state, wanted) if _shows_refused(wanted) else [],
+        "requests": [request_row(state, ledger, now, economics) for ledger in page],
+        "cursor": _cursor(page[-1]) if len(left) > len(page) else None,
+        "num_found": len(found),
+        "num_before": len(found) - len(left),
+        "min_seconds": wanted.min_seconds,
+        "refused": [ended._asdict() for ended in refused[: wanted.limit]],
+        "num_refused": len(refused),
         "num_live": len(state.sequences),
         "num_ended": len(state.ended),
     }
@@ -63,6 +75,7 @@ def request_row(
     submitted, ended = ledger.submitted, ledger.ended
     state.intervals(ledger, now)  # brings a waiting one's reason up to date
     last_token_age = (now - ledger.last_token_at) / NS if ledger.last_token_at else None
+    is_over = ended is not None or ledger.is_closed
     return {
         "request_id": submitted.request_id,
         "http_id": submitted.http_id,
@@ -80,6 +93,8 @@ def request_row(
         "reason": "" if ledger.is_closed else ledger.reason,
         "received_at": submitted.received_at,
         "latency_ns": _latency_ns(ledger, now),
+        "in_stage_seconds": None if is_over else max(0, now - ledger.waiting_since) / NS,
+        "ttft_seconds": _ttft_seconds(ledger),
         "num_prompt_tokens": submitted.num_prompt_tokens,
         "num_output_tokens": ended.num_output_tokens if ended else ledger.num_output_tokens,
         "num_cached_tokens": ledger.num_cached_tokens,
@@ -97,7 +112,7 @@ def request_row(
 def one_request(state: RunState, now: int, name: str, economics: Economics | None = None) -> dict[str, Any]:
     """All sequences known by that id or label, newest first. Raises InspectError (404) where there is none."""
     ledgers = sorted(state.find(name), key=_order, reverse=True)
-    http = state.find_http(name)
+    http = state.find_http(name) or _http_of(ledgers[:MAX_DUPLICATES])
     if not ledgers and not http:
         raise InspectError(f"no request of the last minutes has the id or label {name[:64]!r}", 404)
     whole = {ledger.submitted.http_id or ledger.request_id for ledger in ledgers} | {
@@ -142,6 +157,7 @@ def one_sequence(
         "num_prefill_computed_tokens": ledger.num_prefill_computed_tokens,
         "first_token_at": ledger.first_token_at,
         "last_token_at": ledger.last_token_at,
+        "trace_id": trace_id_of(ledger.submitted.trace_parent),
         "submitted": ledger.submitted._asdict(),
         "ended": ledger.ended._asdict() if ledger.ended else None,
         "released": ledger.released._asdict() if ledger.released else None,
@@ -199,6 +215,19 @@ def _step_columns(ledger: SequenceLedger) -> dict[str, list[int]]:
     }
 
 
+def _http_of(ledgers: list[SequenceLedger]) -> list[HttpRequestEnded]:
+    """The HTTP requests that these sequences came in, each once."""
+    known = {ledger.http.http_id: ledger.http for ledger in ledgers if ledger.http is not None}
+    return list(known.values())
+
+
+def _ttft_seconds(ledger: SequenceLedger) -> float | None:
+    """From the first byte received to the first token sampled; None before."""
+    if not ledger.first_token_at:
+        return None
+    return max(0, ledger.first_token_at - ledger.submitted.received_at) / NS
+
+
 def _latency_ns(ledger: SequenceLedger, now: int) -> int:
     return ledger.latency_ns if ledger.is_closed else max(ledger.latency_ns, now - ledger.submitted.received_at)
 
@@ -215,14 +244,20 @@ def _in_state(state: RunState, wanted: StateFilter | None) -> Iterator[SequenceL
     return (ledger for ledger in live if ledger.state == wanted)
 
 
-def _is_wanted(ledger: SequenceLedger, now: int, wanted: RequestFilter, below: tuple[int, str] | None) -> bool:
-    if below is not None and _order(ledger) >= below:
-        return False
+def _is_wanted(ledger: SequenceLedger, now: int, wanted: RequestFilter) -> bool:
     if wanted.failed_only and not _is_failed(ledger):
         return False
     if wanted.account is not None and (ledger.submitted.account or NO_ACCOUNT) != wanted.account:
         return False
+    if wanted.text and not _has_text(ledger.submitted, wanted.text, ledger.request_id):
+        return False
     return _latency_ns(ledger, now) >= wanted.min_seconds * NS
+
+
+def _has_text(known: RequestSubmitted | HttpRequestEnded, text: str, request_id: str = "") -> bool:
+    names = (request_id, known.http_id, known.external_id, trace_id_of(known.trace_parent))
+    wanted = text.casefold()
+    return any(wanted in name.casefold() for name in names)
 
 
 def _is_failed(ledger: SequenceLedger) -> bool:
@@ -236,15 +271,15 @@ def _shows_refused(wanted: RequestFilter) -> bool:
     return wanted.failed_only or (wanted.state in (None, "ended") and not wanted.cursor and wanted.account is None)
 
 
-def _refused(state: RunState, wanted: RequestFilter) -> list[dict[str, Any]]:
+def _refused(state: RunState, wanted: RequestFilter) -> list[HttpRequestEnded]:
     """HTTP requests that were answered with an error and are no probes, newest first."""
-    refused = (ended for ended in reversed(state.http) if _is_refused(ended, wanted))
-    return [ended._asdict() for ended, _ in zip(refused, range(wanted.limit), strict=False)]
+    return [ended for ended in reversed(state.http) if _is_refused(ended, wanted)]
 
 
 def _is_refused(ended: HttpRequestEnded, wanted: RequestFilter) -> bool:
-    is_error = ended.status >= FAILED_STATUS and is_counted(ended.handler)
-    return is_error and ended.ended_at - ended.received_at >= wanted.min_seconds * NS
+    if ended.status < FAILED_STATUS or not is_counted(ended.handler):
+        return False
+    return _has_text(ended, wanted.text) and ended.ended_at - ended.received_at >= wanted.min_seconds * NS
 
 
 def _order(ledger: SequenceLedger) -> tuple[int, str]:

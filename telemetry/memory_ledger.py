@@ -62,6 +62,8 @@ class MemoryLedger(BaseView):
     `look` is how a process is looked up, `clock` (ns) by which it is told how long that took.
     """
 
+    record_kinds = (MemorySampled,)
+
     def __init__(self, look: Look = look_up, clock: Callable[[], int] = time.thread_time_ns) -> None:
         self._look = look
         self._clock = clock

@@ -1,45 +1,57 @@
-"""ObserverLoop: drains in turn with answering, checkpoints each second, and tells listeners what is new."""
+"""ObserverLoop: drains in turn with answering, has what was drained looked at, and checkpoints each second."""
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from vllm_obs.telemetry.observer import Observer
 
-LIVE_SECONDS = 0.25
-"""Seldom: each round wakes a process on cores that work. Whoever asks for something has it drained first."""
-IDLE_SECONDS = 0.5
-BACK_OFF = 1.5
+ROUND_SECONDS = 0.5
+"""Seldom: each round wakes a process on cores that work, and finds cold caches. Whoever asks for something has it
+drained first."""
 UPKEEP_SECONDS = 1.0
 CATCH_UP_SECONDS = 3.0
 FINAL_SECONDS = 1.0
 """How long the last drain may take after the order to end."""
+NS = 1_000_000_000
+
+_logger = logging.getLogger(__name__)
 
 
 class ObserverLoop:
-    """Runs an Observer in the event loop that also answers; `upkeep(now)` is called about once a second."""
+    """Runs an Observer in the event loop that also answers; `upkeep(now)` is called about once a second.
 
-    def __init__(self, observer: Observer, upkeep: Callable[[int], None]) -> None:
+    `looks` are called as `look(now, is_drained)` after the drain of each round, and as often while there is a
+    backlog: what is done now and then is done in one go, and this process wakes for nothing else. What they raise
+    is logged.
+    """
+
+    def __init__(
+        self,
+        observer: Observer,
+        upkeep: Callable[[int], None],
+        looks: Sequence[Callable[[int, bool], None]] = (),
+    ) -> None:
         self._observer = observer
         self._upkeep = upkeep
+        self._looks = looks
         self._ending = asyncio.Event()
         self._upkept_at = 0
+        self._looked_at = 0
 
     def end(self) -> None:
         """Drain what there is, then end `run`."""
         self._ending.set()
 
     async def run(self) -> None:
-        """Until `end`: often while records come, less often while none do, with one last drain."""
-        pause = LIVE_SECONDS
+        """A round every ROUND_SECONDS until `end`, with no pause while there is a backlog; then one last drain."""
         while not self._ending.is_set():
-            num_before = self._observer.cost.num_facts
             is_drained = self._observer.drain_slice()
+            self._look(is_drained)
             self._keep_up()
-            is_live = self._observer.cost.num_facts > num_before
-            pause = LIVE_SECONDS if is_live else min(IDLE_SECONDS, pause * BACK_OFF)
-            await self._pause(pause if is_drained else 0.0)
+            await self._pause(ROUND_SECONDS if is_drained else 0.0)
         await self.catch_up(FINAL_SECONDS)
         self._upkeep(self._observer.now())
 
@@ -49,9 +61,19 @@ class ObserverLoop:
         while not self._observer.drain_slice() and time.monotonic() < deadline:
             await asyncio.sleep(0)
 
+    def _look(self, is_drained: bool) -> None:
+        now = time.monotonic_ns()
+        if is_drained or now - self._looked_at >= ROUND_SECONDS * NS:
+            self._looked_at = now
+            for look in self._looks:
+                try:
+                    look(now, is_drained)
+                except Exception:  # telemetry may fail, and the next round may succeed
+                    _logger.exception("a look at what was drained failed")
+
     def _keep_up(self) -> None:
         now = time.monotonic_ns()
-        if now - self._upkept_at >= UPKEEP_SECONDS * 1e9:
+        if now - self._upkept_at >= UPKEEP_SECONDS * NS:
             self._upkept_at = now
             self._upkeep(self._observer.now())
 

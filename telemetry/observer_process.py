@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from vllm_obs.telemetry.activity import Activity
@@ -106,25 +107,25 @@ async def _listening(service: ObserverService) -> InspectServer:
         raise ObserverConfigError(str(error)) from None
 
 
-def open_service(config: ObserverConfig) -> ObserverService:
+def open_service(config: ObserverConfig, clock: Callable[[], int] = time.monotonic_ns) -> ObserverService:
     """A service over the run's rings that goes on from the last checkpoint, or afresh where there is none to use.
 
     If any part of a checkpoint cannot be used none is: all that the rings still hold is read again, which tells
     more than parts that do not belong together.
     """
-    service = _new_service(config)
+    service = _new_service(config, clock)
     checkpoint = _checkpoint_of(service)
     resumed = checkpoint.load()
     if resumed is not None and resumed.lost_parts:
         service.views.close(time.monotonic_ns())
-        service, resumed = _new_service(config), None
+        service, resumed = _new_service(config, clock), None
         checkpoint = _checkpoint_of(service)
     _connect(service, checkpoint, resumed)
     return service
 
 
-def _new_service(config: ObserverConfig) -> ObserverService:
-    observer = Observer(config.run_dir.name, config.run_dir, wall_offset=wall_offset(config.run_dir))
+def _new_service(config: ObserverConfig, clock: Callable[[], int]) -> ObserverService:
+    observer = Observer(config.run_dir.name, config.run_dir, clock, wall_offset(config.run_dir))
     return ObserverService(observer, config, root_pid=os.getppid(), variables=os.environ)
 
 

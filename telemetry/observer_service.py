@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from vllm_obs.telemetry.incident import IncidentFiler, open_filer
+from vllm_obs.telemetry.incident_shelf import IncidentShelf
 from vllm_obs.telemetry.inspect_app import build_inspect_app
 from vllm_obs.telemetry.inspect_context import InspectContext
 from vllm_obs.telemetry.inspect_server import InspectServer
@@ -21,12 +22,13 @@ from vllm_obs.telemetry.profile_book import ProfileBook
 from vllm_obs.telemetry.profile_control import ProfileControl
 from vllm_obs.telemetry.profile_files import ProfileFiles
 from vllm_obs.telemetry.recorder import NullRecorder, ProcessRecorder
+from vllm_obs.telemetry.records import StallBegun
 from vllm_obs.telemetry.sample_lead import LeadPorts, SampleLead
+from vllm_obs.telemetry.stream_feeds import StreamFeeds
 from vllm_obs.telemetry.telemetry_control import TelemetryControl
 from vllm_obs.telemetry.watchdog import Watchdog, WatchdogSettings
 from vllm_obs.telemetry.watchdog_log import StallLog
 
-EVENT_SECONDS = 0.5
 SAVE_PAUSE = 50
 """So many times as long as it took is a checkpoint of upkeep followed by none: 2 % of the time at most is theirs.
 A scrape is always followed by one."""
@@ -59,13 +61,15 @@ class ObserverService:
         observer.add_views([self.memory])
         self._looks = MemoryLooks(self.memory, lambda record: self.recorder.record(record))
         self._memory_metrics = MemoryMetrics(self.views.metrics.store, self.memory)
-        self._loop = ObserverLoop(observer, self._upkeep)
+        self._loop = ObserverLoop(observer, self._upkeep, [self._judge, self._tell])
         stall_log = StallLog()
         observer.add_views([stall_log])
         self.watchdog = self._make_watchdog(stall_log) if observer.is_live else None
         self.filer = self._make_filer() if observer.is_live else None
         self.control = TelemetryControl(observer, config, self._loop.catch_up)
         self.profiles = self._make_profiles()
+        self.streams = StreamFeeds(observer, self._stalls)
+        observer.add_views([self.streams])
         self.context = InspectContext(
             observer=observer,
             config=config,
@@ -79,10 +83,14 @@ class ObserverService:
             economics=self.views.economics,
             slo=self.views.slo,
             verdict=self.views.verdict,
+            trend=self.views.trend,
+            cache_trend=self.views.cache_trend,
+            streams=self.streams,
             watchdog=self.watchdog,
             memory=self.memory,
             refresh_memory=self._refresh_memory,
             incidents=self.views.incidents,
+            shelf=IncidentShelf(config.run_dir) if observer.is_live else None,
         )
         self._num_events = 0
         self._save_due_at = 0
@@ -106,15 +114,13 @@ class ObserverService:
 
     async def run(self) -> None:
         """Drain and tell until `end`."""
-        telling = [asyncio.create_task(self._tell(), name="events")]
-        if self.watchdog is not None:
-            telling.append(asyncio.create_task(self.watchdog.run(), name="watchdog"))
+        telling = asyncio.create_task(self.streams.run(), name="streams")
         try:
             await self._loop.run()
         finally:
-            for task in telling:
-                task.cancel()
-            await asyncio.gather(*telling, return_exceptions=True)
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+            self.streams.close()
             self.context.hub.close()
             self.observer.facts.save(time.monotonic_ns(), time.time_ns())
 
@@ -194,15 +200,22 @@ class ObserverService:
         ended_at = time.monotonic_ns()
         self._save_due_at = ended_at + SAVE_PAUSE * (ended_at - begun_at)
 
-    async def _tell(self) -> None:
-        """Tell whoever listens how it is, twice a second, and which steps have ended since."""
+    def _stalls(self) -> list[StallBegun]:
+        return self.watchdog.current() if self.watchdog is not None else []
+
+    def _judge(self, now: int, is_drained: bool) -> None:
+        if self.watchdog is not None:
+            self.watchdog.look(now, is_drained)
+
+    def _tell(self, now: int, is_drained: bool) -> None:
+        """Tell whoever listens how it is, and which steps have ended since."""
         hub = self.context.hub
-        while True:
-            await asyncio.sleep(EVENT_SECONDS)
-            steps = self._new_steps.take()
-            if hub.clients:
-                self._num_events += 1
-                hub.publish("state", self._num_events, run_view(self.context))
-                if steps:
-                    content = {"engines": steps, "num_skipped": self._new_steps.num_skipped}
-                    hub.publish("steps", self._num_events, content)
+        if not hub.clients:
+            self._new_steps.skip()
+            return
+        steps = self._new_steps.take()
+        self._num_events += 1
+        hub.publish("state", self._num_events, run_view(self.context))
+        if steps:
+            content = {"engines": steps, "num_skipped": self._new_steps.num_skipped}
+            hub.publish("steps", self._num_events, content)

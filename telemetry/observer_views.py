@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from vllm_obs.telemetry.cache_trend import CacheTrend
 from vllm_obs.telemetry.economics import Economics
 from vllm_obs.telemetry.economics_metrics import show_accounts
 from vllm_obs.telemetry.exposition import Exposition
@@ -53,7 +54,8 @@ class ObserverViews:
         self.verdict = Verdict(observer.state, self.floors, observer.is_live, self.metrics.store)
         observer.add_views([self.floors, self.verdict])
         self.trend = Trend(observer.rates, self.metrics.quantiles)
-        observer.add_views([self.trend])
+        self.cache_trend = CacheTrend()
+        observer.add_views([self.trend, self.cache_trend])
         self.incidents = IncidentLog(self.metrics.store)
         observer.add_views([self.incidents])
         if observer.is_live:

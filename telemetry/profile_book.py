@@ -74,6 +74,8 @@ class Profile:
 class ProfileBook(BaseView):
     """The last profiles, newest last."""
 
+    record_kinds = (ProfileBegun, ProfileEnded)
+
     def __init__(self) -> None:
         self.profiles: OrderedDict[str, Profile] = OrderedDict()
 

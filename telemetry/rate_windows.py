@@ -32,6 +32,8 @@ class RateWindows(BaseView):
     ended with an error, and HTTP requests that the server refused (429, 5xx) before they had any.
     """
 
+    record_kinds = (RequestSubmitted, HttpRequestEnded)
+
     def __init__(self) -> None:
         self._seconds: dict[int, Counter[str]] = {}
         self._newest = 0

@@ -41,6 +41,7 @@ KINDS: dict[type[Record], int] = {
     records.StallBegun: 28,
     records.StallEnded: 29,
     records.IncidentFiled: 30,
+    records.WorkerLimits: 31,
 }
 """The number of each kind of record. Numbers are in ring files: below 128, never reused, never changed."""
 

@@ -41,6 +41,7 @@ from vllm_obs.telemetry.records_step import (
     StepAnswered,
     StepFailed,
     StepPlanned,
+    WorkerLimits,
     WorkerStep,
 )
 
@@ -77,6 +78,7 @@ __all__ = [
     "StepPlanned",
     "TelemetrySet",
     "WaitReason",
+    "WorkerLimits",
     "WorkerStep",
 ]
 
@@ -120,6 +122,7 @@ Record = (
     | BlocksKeyframe
     | RequestKeyframe
     | WorkerStep
+    | WorkerLimits
     | MemorySampled
     | ProfileBegun
     | ProfileEnded

@@ -103,6 +103,20 @@ class WorkerStep(NamedTuple):
     num_rows: int
 
 
+class WorkerLimits(NamedTuple):
+    """Worker: the best that one rank's machine was seen to do, at the end of its warm-up.
+
+    Matrix products in numbers of `dtype` (floating-point operations a second), and reading of memory; 0 where it
+    is not known.
+    """
+
+    rank: int
+    dtype: str
+    flops_per_second: float
+    bytes_per_second: float
+    measured_at: int
+
+
 class BlocksChanged(NamedTuple):
     """Core: blocks handed to and taken from sequences in a step, in columns.
 

@@ -1,10 +1,15 @@
-"""The inspector route of processes."""
+"""Inspector routes of processes, and of what lies between them."""
+
+import os
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext
-from vllm_obs.telemetry.inspect_processes import process_rows
+from vllm_obs.telemetry.inspect_edges import edges_view
+from vllm_obs.telemetry.inspect_processes import processes_view
+from vllm_obs.telemetry.memory_room import MemoryRoomReader
 
 
 def process_router(context: InspectContext) -> APIRouter:
@@ -15,6 +20,16 @@ def process_router(context: InspectContext) -> APIRouter:
     @router.get("/inspect/processes", summary="Every process: title, what it does now, heartbeat, CPU and memory")
     async def processes() -> Response:
         run_dir = context.config.run_dir if observer.is_live else None
-        return Answer({"processes": process_rows(observer.state.processes, run_dir, observer.now())})
+        rows = processes_view(observer.state.processes, run_dir, observer.now(), context.rates)
+        return Answer({"processes": rows, "memory": _memory() if run_dir else None})
+
+    @router.get("/inspect/edges", summary="What is on its way between processes, and how long it takes")
+    async def edges() -> Response:
+        return Answer(edges_view(observer.state, observer.now()))
 
     return router
+
+
+def _memory() -> dict[str, Any]:
+    """What the run's processes may use together, as the Observer's own control group or the machine says."""
+    return MemoryRoomReader().read(os.getpid())._asdict()

@@ -28,15 +28,16 @@ def request_router(context: InspectContext) -> APIRouter:
         failed_only: Annotated[bool, Query(description="only what failed")] = False,
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
         account: Annotated[str | None, Query(max_length=64, description="the label of an API key")] = None,
+        text: Annotated[str, Query(max_length=128, description="a part of an id, a label or a trace id")] = "",
         cursor: Annotated[str | None, Query(max_length=512, description="that of the page before")] = None,
     ) -> Response:
         least = max(min_seconds, slow_seconds(context) if slow_only else 0.0)
-        wanted = RequestFilter(state, least, failed_only, limit, cursor, account)
+        wanted = RequestFilter(state, least, failed_only, limit, cursor, account, text)
         return Answer(request_list(observer.state, observer.now(), wanted, context.economics))
 
     @router.get(
         "/inspect/requests/{name:path}",
-        summary="One request by our id, its reply's id or the client's label, and why it took so long",
+        summary="One request by our id, its reply's, the client's label or its trace id, and why it took so long",
     )
     async def request(name: str) -> Response:
         return Answer(one_request(observer.state, observer.now(), name, context.economics))

@@ -26,6 +26,7 @@ from vllm_obs.telemetry.records import (
     ProcessStarted,
     Record,
     TelemetrySet,
+    WorkerLimits,
 )
 from vllm_obs.telemetry.view import BaseView, Source
 
@@ -41,6 +42,7 @@ KINDS = (
     EngineStateChanged,
     TelemetrySet,
     MemorySampled,
+    WorkerLimits,
 )
 
 _logger = logging.getLogger(__name__)
@@ -55,6 +57,8 @@ class PinnedFact(NamedTuple):
 
 class RunFacts(BaseView):
     """The newest record of each lasting fact, in the order in which they were recorded."""
+
+    record_kinds = KINDS
 
     def __init__(self, run_dir: Path | None, run: str) -> None:
         self._path = run_dir / FACTS_NAME if run_dir else None
@@ -121,6 +125,8 @@ def _key(fact: PinnedFact) -> tuple[object, ...]:
         parts = (record.role, record.phase, record.begun_at)
     elif isinstance(record, MemorySampled):
         parts = (record.role, record.pid, record.phase)
+    elif isinstance(record, WorkerLimits):
+        parts = (record.rank,)
     elif isinstance(record, ProcessStarted | ProcessReady | ProcessExited):
         parts = (record.role, record.pid)
     return (type(record), source.generation, *parts)

@@ -134,7 +134,7 @@ class RunState:
         self.book.tick(now)
 
     def find(self, name: str) -> list[SequenceLedger]:
-        """Every kept sequence with this id, HTTP request id or client's label, newest submission first.
+        """Every kept sequence with this id, HTTP request id, client's label or trace, newest submission first.
 
         Where none has it, what follows the prefix of a reply's id is looked for.
         """
@@ -149,7 +149,7 @@ class RunState:
         return []
 
     def find_http(self, name: str) -> list[HttpRequestEnded]:
-        """Every kept HTTP request with this id or client's label, oldest first; names are read as by `find`."""
+        """Every kept HTTP request with this id, client's label or trace, oldest first; read as by `find`."""
         kept = ([ended for ended in self.http if is_http_of(ended, each)] for each in names_of(name))
         return next((found for found in kept if found), [])
 

@@ -86,6 +86,7 @@ class SpansView(BaseView):
             WorkerStep: self._worker_step,
             TelemetrySet: self._telemetry_set,
         }
+        self.record_kinds = self._apply.keys()
 
     @property
     def num_spans_over_budget(self) -> int:

@@ -93,6 +93,7 @@ class Verdict(BaseView):
             StallBegun: self._stall_begun,
             StallEnded: self._stall_ended,
         }
+        self.record_kinds = self._handlers.keys()
 
     def record(self, source: Source, record: Record) -> None:
         """Count what is not a step."""

@@ -1,5 +1,6 @@
 """The ports of the Observer's state: where records come from, what else can happen to them, and who is told."""
 
+from collections.abc import Container
 from typing import NamedTuple, Protocol
 
 from vllm_obs.telemetry.ledger import SequenceLedger
@@ -59,7 +60,12 @@ class View(Protocol):
 
 
 class BaseView:
-    """A view that takes no notice of anything: derive from it and override what matters."""
+    """A view that takes no notice of anything: derive from it and override what matters.
+
+    `record_kinds` are the kinds of records that `record` takes notice of; of others it is not told. None for all.
+    """
+
+    record_kinds: Container[type[Record]] | None = None
 
     def record(self, source: Source, record: Record) -> None:
         """Take no notice."""

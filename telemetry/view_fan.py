@@ -1,8 +1,8 @@
 """ViewFan: tells every view that takes notice, and lets none of them hold up the others."""
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container
+from typing import Any, NamedTuple
 
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.records import Record
@@ -10,6 +10,17 @@ from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.view import BaseView, Source, View
 
 logger = logging.getLogger(__name__)
+
+
+_TellRecord = Callable[[Source, Record], None]
+
+
+class _RecordListener(NamedTuple):
+    tell: _TellRecord
+    kinds: Container[type[Record]] | None
+
+    def heeds(self, kind: type[Record]) -> bool:
+        return self.kinds is None or kind in self.kinds
 
 
 class ViewFan:
@@ -20,7 +31,9 @@ class ViewFan:
 
     def __init__(self) -> None:
         self.num_errors = 0
-        self._record: list[Callable[[Source, Record], None]] = []
+        self._record: list[_RecordListener] = []
+        self._by_kind: dict[type[Record], list[_TellRecord]] = {}
+        """Who is told of records of each kind that has come."""
         self._tokens: list[Callable[[SequenceLedger, int | None, int], None]] = []
         self._sequence_closed: list[Callable[[SequenceLedger], None]] = []
         self._step_closed: list[Callable[[StepFacts], None]] = []
@@ -28,7 +41,9 @@ class ViewFan:
 
     def add(self, view: View) -> None:
         """Tell this view as well, from now on."""
-        self._record += _heeded(view.record, BaseView.record)
+        kinds: Container[type[Record]] | None = getattr(view, "record_kinds", None)
+        self._record += [_RecordListener(tell, kinds) for tell in _heeded(view.record, BaseView.record)]
+        self._by_kind.clear()
         self._tokens += _heeded(view.tokens, BaseView.tokens)
         self._sequence_closed += _heeded(view.sequence_closed, BaseView.sequence_closed)
         self._step_closed += _heeded(view.step_closed, BaseView.step_closed)
@@ -36,7 +51,11 @@ class ViewFan:
 
     def record(self, source: Source, record: Record) -> None:
         """Any record."""
-        for tell in self._record:
+        kind = type(record)
+        tells = self._by_kind.get(kind)
+        if tells is None:
+            tells = self._by_kind[kind] = [each.tell for each in self._record if each.heeds(kind)]
+        for tell in tells:
             try:
                 tell(source, record)
             except Exception:

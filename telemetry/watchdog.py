@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +20,6 @@ from vllm_obs.telemetry.watchdog_log import StallLog
 from vllm_obs.telemetry.watchdog_resume import still_lasts
 from vllm_obs.telemetry.watchdog_rule import EngineLook, ProcessLook, State, Track, Work, judge, judge_server
 
-BUSY_SECONDS = 0.25
-IDLE_SECONDS = 0.5
-"""Between two rounds while something is under way, and while nothing is."""
 UNDER_WAY: tuple[State, ...] = ("alive", "long_step", "stalled")
 AT_REST = (Activity.WAITING, Activity.PAUSED)
 SUBMITTED = "submitted"
@@ -62,7 +58,7 @@ class WatchdogPorts:
 
 
 class Watchdog:
-    """Judges all engines and API servers of a live run each round. Used from the Observer's event loop.
+    """Judges all engines and API servers of a live run each time it looks. Used from the Observer's event loop.
 
     `record` is where StallBegun and StallEnded go. A stall is told of once: in the log, to the callbacks, and in
     RUN_DIR/stalls.
@@ -87,7 +83,6 @@ class Watchdog:
         self._stalls: dict[str, StallBegun] = {}
         self._callbacks: list[OnStall] = []
         self._telling: set[asyncio.Task[None]] = set()
-        self._is_busy = False
         self._has_resumed = False
 
     def on_stall(self, callback: OnStall) -> None:
@@ -101,15 +96,6 @@ class Watchdog:
     def states(self) -> dict[str, State]:
         """How each engine (by its label) and API server (by its title) was in the last round."""
         return {key: track.state for key, track in self._tracks.items()}
-
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        while True:
-            await asyncio.sleep(BUSY_SECONDS if self._is_busy else IDLE_SECONDS)
-            try:
-                self.look(time.monotonic_ns(), self._observer.drain_slice())
-            except Exception:  # telemetry may fail, and the next round may succeed
-                _logger.exception("a round of the watchdog failed")
 
     def look(self, now: int, is_drained: bool = True) -> None:
         """One round at `now` (monotonic ns). Without a drained Observer only the headers tell who has work."""
@@ -125,7 +111,6 @@ class Watchdog:
         for key in self._stalls.keys() - stalled:
             self._end(key, now)
         self._tracks = {one.key: one.track for one in found}
-        self._is_busy = any(one.engine and one.track.state in UNDER_WAY for one in found)
 
     async def close(self) -> None:
         """Let go of the rings; stacks that are being taken are not waited for."""

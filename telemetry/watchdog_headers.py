@@ -1,16 +1,15 @@
 """RunHeaders: the ring headers of a run's live processes, kept open and looked at again and again."""
 
 import contextlib
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from vllm_obs.telemetry.ring import RingError, RingFormatError
+from vllm_obs.telemetry.open_rings import OpenRings
+from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_reader import RingReader
 from vllm_obs.telemetry.watchdog_rule import EngineLook, ProcessLook
 
-MAX_RINGS = 256
 CORE, WORKER, API_SERVER = "EngineCore", "Worker", "APIServer"
 _RANK = re.compile(r"_TP(\d{1,6})")
 _ENGINE = re.compile(r"_DP(\d{1,6})")
@@ -20,47 +19,23 @@ class RunHeaders:
     """Looks at every `*.ring` of a run directory whose writer lives. A look takes some tens of microseconds."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
-        self._readers: dict[int, RingReader | None] = {}
-        """By inode, since a dead process's ring gets another name; None for one that is of no use any more."""
+        self._rings = OpenRings(run_dir)
 
     def look(self) -> list[ProcessLook]:
         """Every live process's header as it is now; none where the directory cannot be read."""
-        self._discover()
         looks: list[ProcessLook] = []
-        for inode, reader in self._readers.items():
-            if reader is None:
-                continue
-            try:
+        for reader in self._rings.look():
+            with contextlib.suppress(OSError):  # whatever it was, the next look may succeed
                 look = _look_of(reader)
-            except OSError:  # whatever it was, the next look may succeed
-                continue
-            if look is not None:
-                looks.append(look)
-            else:
-                reader.close()
-                self._readers[inode] = None
+                if look is not None:
+                    looks.append(look)
+                else:
+                    self._rings.done(reader)
         return looks
 
     def close(self) -> None:
         """Let go of every file."""
-        for reader in self._readers.values():
-            if reader is not None:
-                reader.close()
-        self._readers.clear()
-
-    def _discover(self) -> None:
-        present: dict[int, str] = {}
-        with contextlib.suppress(OSError), os.scandir(self._run_dir) as entries:
-            for entry in entries:
-                if entry.name.endswith(".ring") and not entry.name.startswith(".") and len(present) < MAX_RINGS:
-                    present[entry.inode()] = entry.name
-        for inode in self._readers.keys() - present.keys():
-            if (reader := self._readers.pop(inode)) is not None:
-                reader.close()
-        for inode in present.keys() - self._readers.keys():
-            with contextlib.suppress(RingError, OSError):  # it is tried again in the next look
-                self._readers[inode] = _open(self._run_dir / present[inode])
+        self._rings.close()
 
 
 def engines_of(looks: Iterable[ProcessLook]) -> list[EngineLook]:
@@ -80,14 +55,6 @@ def engine_label(role: str) -> str:
     """The engine that a core or a worker belongs to; "0" where its role names none."""
     found = _ENGINE.search(role)
     return found[1] if found else "0"
-
-
-def _open(path: Path) -> RingReader | None:
-    """None for a file that is no ring. RingError or OSError where it cannot be opened now."""
-    try:
-        return RingReader(path)
-    except RingFormatError:
-        return None
 
 
 def _look_of(reader: RingReader) -> ProcessLook | None:

@@ -21,6 +21,8 @@ class Stall(NamedTuple):
 class StallLog(BaseView):
     """The last MAX_STALLS of the run, whichever Observer found them; of a recording those that it holds."""
 
+    record_kinds = (RequestSubmitted, StallBegun, StallEnded)
+
     def __init__(self) -> None:
         self.submitted_at = 0
         """When a sequence was last sent to an engine (monotonic ns)."""

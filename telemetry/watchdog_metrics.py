@@ -13,6 +13,8 @@ _KINDS = {"EngineCore": CORE, "Worker": WORKER, "APIServer": SERVER}
 class StallMetrics(BaseView):
     """Counts as the Observer's own records come. The engine is empty where an API server stands still."""
 
+    record_kinds = (StallBegun, StallEnded)
+
     def __init__(self, store: MetricStore) -> None:
         self._store = store
 

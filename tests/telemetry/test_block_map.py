@@ -137,6 +137,13 @@ def test_a_waiting_sequence_has_no_table() -> None:
     assert (blocks.table("waiting"), blocks.now().tables) == (None, {})
 
 
+def test_a_table_that_names_blocks_nobody_heard_of_makes_the_map_as_large() -> None:
+    blocks = BlockMap()
+    assert not blocks.request_keyframe(RequestKeyframe(1, "a", True, [2, 7], 20, 20, 0))
+    assert (blocks.num_blocks, blocks.held_by("a"), blocks.held_by("b")) == (8, [2, 7], ())
+    assert blocks.look([7, 0]) == ([0, 0], [b"", b""])
+
+
 @pytest.mark.parametrize("num_sequences", [MAX_ENDED_TABLES + 10])
 def test_what_is_kept_of_the_past_is_bounded(num_sequences: int) -> None:
     blocks = BlockMap(4)

@@ -34,3 +34,14 @@ def test_nothing_before_a_new_beginning_is_known() -> None:
     undo.add(change(1))
     undo.begin(7)
     assert (undo.first_step, len(undo)) == (7, 0)
+
+
+def test_changes_since_a_count_come_oldest_first_or_not_at_all() -> None:
+    undo = BlockUndo(max_changes=3)
+    for step in (1, 2, 3):
+        undo.add(change(step))
+    assert (undo.num_added, undo.since(1), undo.since(3)) == (3, [change(2), change(3)], [])
+    undo.add(change(4))
+    assert (undo.since(1), undo.since(0)) == ([change(2), change(3), change(4)], None)
+    undo.begin(5)
+    assert (undo.since(4), undo.since(3), undo.all()) == ([], None, [])

@@ -54,6 +54,52 @@ def test_what_was_saved_is_given_back(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["checkpoint"]
 
 
+def test_the_older_of_two_files_is_overwritten_whoever_saves(tmp_path: Path) -> None:
+    path, words = tmp_path / "checkpoint", [Counter(1)]
+    first = Checkpoint(path, {"a": words[0]})
+    for now in (1, 2, 3):
+        words[0].value = now
+        assert first.save([], now)
+    saved = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    assert set(saved) == {"checkpoint", "checkpoint.other"}
+    second = Counter()
+    resumed = Checkpoint(path, {"a": second})
+    assert (resumed.load(), second.value) == (Resumed(3, [], []), 3)
+    assert resumed.save([], 4)
+    third = Counter()
+    assert (Checkpoint(path, {"a": third}).load(), third.value) == (Resumed(4, [], []), 3)
+    assert path.read_bytes() == saved["checkpoint"]
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 23, 24, 40, 60])
+def test_whoever_is_killed_while_it_saves_leaves_what_it_saved_before(num_bytes: int, tmp_path: Path) -> None:
+    path, counter = tmp_path / "checkpoint", Counter()
+    checkpoint = Checkpoint(path, {"a": counter})
+    written = []
+    for now in (1, 2, 3):
+        counter.value = 1000 * now
+        assert checkpoint.save([RingCursor(now, 4096, 17)] * 5, now)
+        written.append(path.read_bytes())
+    before, after = written[0], written[2]
+    path.write_bytes(after[:num_bytes] + before[num_bytes:])
+    restored = Counter()
+    assert (Checkpoint(path, {"a": restored}).load(), restored.value) == (
+        Resumed(2, [RingCursor(2, 4096, 17)] * 5, []),
+        2000,
+    )
+
+
+def test_what_a_longer_one_leaves_behind_a_shorter_one_is_not_read(tmp_path: Path) -> None:
+    path, counter = tmp_path / "checkpoint", Counter("a" * 5000)
+    checkpoint = Checkpoint(path, {"a": counter})
+    for now, value in enumerate(["a" * 5000, "b" * 4000, 7, 8], 1):
+        counter.value = value
+        assert checkpoint.save([], now)
+    restored = Counter()
+    assert (Checkpoint(path, {"a": restored}).load(), restored.value) == (Resumed(4, [], []), 8)
+    assert path.stat().st_size > 5000
+
+
 def test_a_part_that_cannot_use_its_state_begins_anew(tmp_path: Path) -> None:
     Checkpoint(tmp_path / "checkpoint", {"a": Counter("words"), "b": Counter(8)}).save([], 1)
     a, b = Counter(), Counter()

@@ -52,6 +52,7 @@ ROUTES = {
     "/inspect/streams/steps?since=-2": 422,
     "/inspect/streams/blocks?engine=7": 404,
     "/inspect/processes": 200,
+    "/inspect/edges": 200,
     "/inspect/startup": 200,
     "/inspect/memory": 200,
     "/inspect/quantiles": 200,

@@ -1,14 +1,21 @@
 """Listeners get every event in order, and one that does not keep up is dropped without holding up the others."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
 from starlette.types import Message
 
 from vllm_obs.telemetry import inspect_events
-from vllm_obs.telemetry.inspect_events import MAX_QUEUED_EVENTS, EventHub, EventStream
+from vllm_obs.telemetry.inspect_events import (
+    MAX_QUEUED_EVENTS,
+    EventHub,
+    EventStream,
+    Opening,
+    event_bytes,
+    no_opening,
+)
 
 Reading = Callable[[bytes], Coroutine[Any, Any, None]]
 
@@ -16,12 +23,12 @@ Reading = Callable[[bytes], Coroutine[Any, Any, None]]
 class Listener:
     """A client of the hub over a fake socket; `take` is what its socket does with each part."""
 
-    def __init__(self, hub: EventHub, take: Reading | None = None) -> None:
+    def __init__(self, hub: EventHub, take: Reading | None = None, opening: Opening = no_opening) -> None:
         self.received = b""
         self.has_ended = False
         self._left = asyncio.Event()
         self._take = take
-        self.task = asyncio.create_task(EventStream(hub)({"type": "http"}, self._receive, self._send))
+        self.task = asyncio.create_task(EventStream(hub, opening)({"type": "http"}, self._receive, self._send))
 
     def leave(self) -> None:
         self._left.set()
@@ -107,5 +114,30 @@ def test_one_whose_socket_takes_nothing_is_dropped_in_time(monkeypatch: pytest.M
         slow = Listener(hub, asleep)
         await asyncio.wait_for(slow.task, 10)
         assert (hub.clients, hub.num_dropped) == (set(), 1)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_published_while_a_listener_gets_its_opening_follows_it() -> None:
+    async def scenario() -> None:
+        hub = EventHub(max_queued=2)
+        is_open = asyncio.Event()
+
+        async def opening() -> AsyncIterator[bytes]:
+            yield b"first\n\n"
+            await is_open.wait()
+            yield b"second\n\n"
+
+        listener = Listener(hub, opening=opening)
+        await settled()
+        for number in range(2):
+            hub.publish("state", number, {})
+        is_open.set()
+        await settled()
+        hub.close()
+        await asyncio.wait_for(listener.task, 10)
+        published = b"".join(event_bytes("state", number, {}) for number in range(2))
+        assert listener.received == b"retry: 2000\n\nfirst\n\nsecond\n\n" + published
+        assert not hub.clients
 
     asyncio.run(scenario())

@@ -8,8 +8,9 @@ from scripted_run import ScriptedRun
 
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.flight_recorder import FlightRecorder
-from vllm_obs.telemetry.inspect_processes import process_rows
+from vllm_obs.telemetry.inspect_processes import process_rows, processes_view
 from vllm_obs.telemetry.process_table import ProcessTable
+from vllm_obs.telemetry.recent_rates import RecentRates
 from vllm_obs.telemetry.records import ProcessExited, ProcessPhase, ProcessReady, ProcessStarted
 from vllm_obs.telemetry.view import Source
 
@@ -77,3 +78,42 @@ def test_a_recording_does_not_look_at_this_hosts_processes() -> None:
 def test_what_is_no_ring_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "broken.ring").write_bytes(b"no ring")
     assert process_rows(ProcessTable(), tmp_path, S) == []
+
+
+def test_a_second_look_knows_rates_and_every_start_of_a_role_counts(tmp_path: Path) -> None:
+    table = table_of(
+        ProcessStarted("APIServer_0", 4_000_001, S, S), ProcessExited("APIServer_0", 4_000_001, -9, 3 * S)
+    )
+    with ScriptedRun(tmp_path, begin=100 * S) as run:
+        run.start()
+        rates = RecentRates()
+        first, second = (
+            {
+                row["pid"]: row
+                for row in processes_view(table, tmp_path, at * S, rates)
+                if row["role"] == "APIServer_0"
+            }
+            for at in (101, 103)
+        )
+        gone, alive = second[4_000_001], second[os.getpid()]
+        assert (gone["num_starts"], gone["uptime_seconds"], gone["cpu_share"]) == (2, 2.0, None)
+        assert first[os.getpid()]["cpu_share"] is None
+        assert alive["cpu_share"] >= 0
+        assert (alive["ring_bytes"], alive["ring_turn_seconds"]) == (1 << 20, None), (
+            "nothing was written meanwhile"
+        )
+        assert alive["num_fds"] > 0
+        assert alive["kernel_state"] == "running"
+
+
+def test_how_soon_a_ring_is_written_over_is_told(tmp_path: Path) -> None:
+    with ScriptedRun(tmp_path, begin=100 * S) as run:
+        run.start()
+        rates = RecentRates()
+        processes_view(ProcessTable(), tmp_path, 101 * S, rates)
+        before = {row["role"]: row["ring_written_bytes"] for row in process_rows(ProcessTable(), tmp_path, S)}
+        run.serve("a")
+        rows = {row["role"]: row for row in processes_view(ProcessTable(), tmp_path, 103 * S, rates)}
+        core = rows["EngineCore_DP0"]
+        rate = (core["ring_written_bytes"] - before["EngineCore_DP0"]) / 2
+        assert core["ring_turn_seconds"] == pytest.approx((1 << 20) / rate)

@@ -77,6 +77,42 @@ def test_filters_combine(run: ScriptedRun, observer: Observer) -> None:
     assert ids(listed(observer, ALL._replace(min_seconds=0.3, failed_only=True))) == []
 
 
+def test_text_is_found_in_ids_and_labels(run: ScriptedRun, observer: Observer) -> None:
+    mixed(run)
+    run.serve("labelled", label="Nightly-Batch-7", num_output=1)
+    assert ids(listed(observer, ALL._replace(text="nightly"))) == ["labelled"]
+    assert ids(listed(observer, ALL._replace(text="waits-2-0"))) == ["waits-2"]
+    assert ids(listed(observer, ALL._replace(text="wait", state="running"))) == []
+    found = listed(observer, ALL._replace(text="REFUSED"))
+    assert ([ended["http_id"] for ended in found["refused"]], found["num_refused"]) == (["refused"], 1)
+
+
+def test_a_page_says_of_how_many_it_is(run: ScriptedRun, observer: Observer) -> None:
+    for number in range(25):
+        run.serve(f"r{number}", num_output=1)
+        run.refuse(f"no{number}")
+    first = listed(observer, ALL._replace(limit=10))
+    counts = [(first["num_before"], first["num_found"], first["num_refused"], len(first["refused"]))]
+    last = listed(observer, ALL._replace(limit=20, cursor=first["cursor"], min_seconds=0.001))
+    counts.append((last["num_before"], last["num_found"], last["num_refused"], len(last["refused"])))
+    assert counts == [(0, 25, 25, 10), (10, 25, 0, 0)]
+    assert (ids(last)[0], last["cursor"], last["min_seconds"]) == ("r14", None, 0.001)
+
+
+def test_a_row_says_how_long_its_stage_and_its_first_token_took(run: ScriptedRun, observer: Observer) -> None:
+    mixed(run)
+    rows = {row["http_id"]: row for row in listed(observer)["requests"]}
+    one = one_request(observer.state, observer.now(), "quick")
+    sequence = one["sequences"][0]
+    to_first = sequence["first_token_at"] - sequence["received_at"]
+    assert rows["quick"]["ttft_seconds"] == sequence["ttft_seconds"] == to_first / 1e9 > 0
+    assert (rows["waits-1"]["ttft_seconds"], rows["quick"]["in_stage_seconds"]) == (None, None)
+    waits = one_request(observer.state, observer.now(), "waits-1")["sequences"][0]
+    assert waits["in_stage_seconds"] == pytest.approx(waits["stage_ns"]["queue"] / 1e9)
+    assert [ended["http_id"] for ended in one["http"]] == ["quick"], "its sequence is found by another name, too"
+    assert one_request(observer.state, observer.now(), "quick-0-0")["http"] == one["http"]
+
+
 def test_what_was_refused_is_on_the_first_page(run: ScriptedRun, observer: Observer) -> None:
     run.serve("done", num_output=1)
     run.refuse("stalled", 503, "stalled")

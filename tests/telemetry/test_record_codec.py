@@ -84,6 +84,7 @@ def test_the_numbers_in_ring_files_keep_their_meaning() -> None:
         "StallBegun": 28,
         "StallEnded": 29,
         "IncidentFiled": 30,
+        "WorkerLimits": 31,
     }
 
 

@@ -57,6 +57,18 @@ def test_a_sequence_is_found_by_its_stem_and_by_the_id_of_its_reply(name: str) -
     assert state.find("cmpl-") == state.find("r") == state.find("") == state.find("chatcmpl-nobody") == []
 
 
+def test_all_of_a_trace_is_found_by_its_id() -> None:
+    stream, trace = FactStream(), "4bf92f3577b34da6a3ce929d0e0e4736"
+    for name in ("r-1", "r-2"):
+        stream.submit(name, trace_parent=f"00-{trace}-00f067aa0ba902b7-01")
+    stream.submit("r-3")
+    stream.end_http("http-refused", 400, trace_parent=f"00-{trace}-00f067aa0ba902b8-01")
+    state, _ = run_of(stream.facts)
+    assert [ledger.request_id for ledger in state.find(trace)] == ["r-2", "r-1"]
+    assert [ended.http_id for ended in state.find_http(trace)] == ["http-refused"]
+    assert state.find(trace[:31]) == state.find("") == state.find_http("") == []
+
+
 def test_levels_are_true_whether_or_not_the_engine_works() -> None:
     stream = FactStream()
     stream.describe()

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from vllm_obs.telemetry.ledger import SequenceLedger
-from vllm_obs.telemetry.records import FrameDropped, Record
+from vllm_obs.telemetry.records import FrameDropped, LoopSampled, Record
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.view import BaseView, Source
 from vllm_obs.telemetry.view_fan import ViewFan
@@ -113,3 +113,21 @@ def test_a_view_that_fails_holds_up_nobody_and_is_logged_once(caplog: pytest.Log
     assert [record.message for record in caplog.records] == [
         "a view failed in FailingView.record; later failures are counted only"
     ]
+
+
+class DropListener(Listener):
+    """Takes notice of one kind of records, as it says."""
+
+    record_kinds = (FrameDropped,)
+
+
+def test_records_of_other_kinds_than_a_view_names_are_kept_from_it() -> None:
+    fan, some, later = ViewFan(), DropListener(), Listener()
+    other = LoopSampled(0, 1, 0.0, 0, 0, 0)
+    fan.add(some)
+    fan.record(SOURCE, DROPPED)
+    fan.add(later)
+    fan.record(SOURCE, other)
+    fan.record(SOURCE, DROPPED)
+    assert some.told == [("record", SOURCE, DROPPED)] * 2
+    assert later.told == [("record", SOURCE, other), ("record", SOURCE, DROPPED)]

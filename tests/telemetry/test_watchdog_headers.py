@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_obs.telemetry import watchdog_headers
+from vllm_obs.telemetry import open_rings
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.flight_recorder import FlightRecorder
 from vllm_obs.telemetry.ring import RingError
@@ -76,7 +76,7 @@ def test_a_ring_that_cannot_be_opened_or_looked_at_for_once_is_tried_again(
             raise failures.pop()
         return RingReader(path)
 
-    monkeypatch.setattr(watchdog_headers, "RingReader", fail_first)
+    monkeypatch.setattr(open_rings, "RingReader", fail_first)
     assert [len(headers.look()) for _ in range(3)] == [0, 0, 1]
     with monkeypatch.context() as broken:
         broken.setattr(RingReader, "is_writer_alive", lambda reader: os.fstat(-1))
@@ -87,7 +87,7 @@ def test_a_ring_that_cannot_be_opened_or_looked_at_for_once_is_tried_again(
 
 
 def test_no_more_rings_are_opened_than_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog_headers, "MAX_RINGS", 3)
+    monkeypatch.setattr(open_rings, "MAX_RINGS", 3)
     writers = [ring(tmp_path, f"Worker_TP{rank}") for rank in range(5)]
     headers = RunHeaders(tmp_path)
     assert len(headers.look()) == 3
