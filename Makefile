@@ -64,11 +64,11 @@ $(VENV)/.serve: $(VENV)/.build
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.build
-	$(INSTALL) --no-build-isolation --editable '.[test]'
+	$(INSTALL) --no-build-isolation --editable '.[test,clients]'
 	@touch $@ $(VENV)/.serve
 
 $(VENV)/.check: $(VENV)/.build
-	$(INSTALL) --no-build-isolation --editable '.[test,dev]'
+	$(INSTALL) --no-build-isolation --editable '.[test,clients,dev]'
 	@touch $@ $(VENV)/.test $(VENV)/.serve
 
 # Without its dependencies, which would compile another runtime: the package is only the GGUF file.

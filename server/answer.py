@@ -7,6 +7,7 @@ from fastapi import Request, Response
 
 from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.server.disconnect import until_disconnect
+from vllm_obs.server.empty_fields import without_empty
 from vllm_obs.server.generation import Generation
 from vllm_obs.server.json_reply import JsonReply
 from vllm_obs.server.reply_metrics import ReplyMetrics
@@ -42,4 +43,5 @@ async def answer(
     finally:
         await generation.aclose()
     metrics.add(choices[0])
-    return JsonReply(shape.whole(choices, usage) | {"metrics": metrics.fields()})
+    reply = shape.whole(choices, usage) | {"metrics": metrics.fields()}
+    return JsonReply(without_empty(reply) if api.server.omit_empty_fields else reply)

@@ -32,8 +32,8 @@ class UsageReply(Reply):
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
-    prompt_tokens_details: PromptTokensDetails | None
-    completion_tokens_details: Nothing
+    prompt_tokens_details: PromptTokensDetails | None = None
+    completion_tokens_details: Nothing = None
 
 
 class PromptTokenReply(Reply):
@@ -48,17 +48,20 @@ PromptLogprobs = list[dict[str, PromptTokenReply] | None] | None
 
 
 class WholeReply(Reply):
-    """What the replies of both completion APIs share; `metrics` with --enable-per-request-metrics."""
+    """What the replies of both completion APIs share; `metrics` with --enable-per-request-metrics.
+
+    Of what can be null, --omit-empty-fields leaves out what is, but for `content`, `refusal` and `logprobs`.
+    """
 
     id: str
     created: int
     model: str
-    service_tier: Nothing
+    service_tier: Nothing = None
     system_fingerprint: str
     usage: UsageReply
-    kv_transfer_params: Nothing
-    ec_transfer_params: Nothing
-    metrics: dict[str, Any] | None
+    kv_transfer_params: Nothing = None
+    ec_transfer_params: Nothing = None
+    metrics: dict[str, Any] | None = None
 
 
 class CompletionLogprobs(Reply):
@@ -77,11 +80,11 @@ class CompletionChoice(Reply):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason
-    stop_reason: int | str | None
-    token_ids: list[int] | None
-    prompt_logprobs: PromptLogprobs
-    prompt_token_ids: list[int] | None
-    routed_experts: Nothing
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs = None
+    prompt_token_ids: list[int] | None = None
+    routed_experts: Nothing = None
 
 
 class CompletionReply(WholeReply):
@@ -132,11 +135,11 @@ class MessageReply(Reply):
     role: Literal["assistant"]
     content: str | None
     refusal: Nothing
-    annotations: Nothing
-    audio: Nothing
-    function_call: Nothing
+    annotations: Nothing = None
+    audio: Nothing = None
+    function_call: Nothing = None
     tool_calls: list[CallReply] = []
-    reasoning: str | None
+    reasoning: str | None = None
 
 
 class ChatChoice(Reply):
@@ -146,9 +149,9 @@ class ChatChoice(Reply):
     message: MessageReply
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
-    stop_reason: int | str | None
-    token_ids: list[int] | None
-    routed_experts: Nothing
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
+    routed_experts: Nothing = None
 
 
 class ChatCompletionReply(WholeReply):
@@ -156,9 +159,9 @@ class ChatCompletionReply(WholeReply):
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
-    prompt_logprobs: PromptLogprobs
-    prompt_token_ids: list[int] | None
-    prompt_text: Nothing
+    prompt_logprobs: PromptLogprobs = None
+    prompt_token_ids: list[int] | None = None
+    prompt_text: Nothing = None
 
 
 class RenderedPrompt(Reply):

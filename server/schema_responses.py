@@ -52,8 +52,8 @@ class ReasoningOptions(StrictModel):
     summary: Literal["auto", "concise", "detailed"] | None = None
 
     def fields(self) -> dict[str, Any]:
-        """The options as replies have them."""
-        return {"effort": self.effort, "summary": None}
+        """The options as replies have them: as they were asked for."""
+        return {"effort": self.effort, "summary": self.summary}
 
 
 class ResponsesRequest(SamplingRequest):

@@ -282,6 +282,19 @@ def test_prompt_tokens_details_are_told_where_enabled() -> None:
     }
 
 
+def test_what_is_null_is_left_out_where_asked_for() -> None:
+    server = ServerConfig(omit_empty_fields=True)
+    chat = ask("/v1/chat/completions", CHAT, server=server)
+    text = ask("/v1/completions", {"prompt": "The"}, server=server)
+    for reply in (chat, text):
+        assert reply.keys() == {"id", "object", "created", "model", "choices", "system_fingerprint", "usage"}
+        assert reply["usage"].keys() == {"prompt_tokens", "total_tokens", "completion_tokens"}
+    answer = "The capital of France is Paris."
+    message = {"role": "assistant", "content": answer, "refusal": None}
+    assert chat["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+    assert text["choices"] == [{"index": 0, "text": answer, "logprobs": None, "finish_reason": "stop"}]
+
+
 def test_sequence_that_fails_is_a_500_without_the_engines_words() -> None:
     async def scenario() -> Any:
         async with served(FakeEngine(lambda request: [504, ERROR_TOKEN])) as app:

@@ -49,6 +49,8 @@ SERVER_FLAGS = (
     Flag("allow_credentials", "Server", "Let browsers send credentials.", "pair"),
     Flag("enable_prompt_tokens_details", "Server", "Tell in `usage` how many prompt tokens were cached.", "pair"),
     Flag("enable_force_include_usage", "Server", "Send `usage` at the end of every stream.", "pair"),
+    Flag("omit_empty_fields", "Server", "Leave out of whole replies the nulls that OpenAI's schema does not have.",
+         "pair"),
     Flag("disable_fastapi_docs", "Server", "No /docs, /redoc and /openapi.json.", "pair"),
     Flag("enable_auto_tool_choice", "Server", "Let the model call tools by itself (tool_choice auto).", "pair"),
     Flag("tool_call_parser", "Server", "How this model writes tool calls: hermes, llama3_json, mistral, pythonic, "

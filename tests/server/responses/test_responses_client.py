@@ -147,14 +147,15 @@ def test_reasoning_is_an_item_of_its_own_with_its_tokens_counted() -> None:
     async def scenario() -> Any:
         async with asked_by_openai(saying("<think>Hm, well.</think>Yes"), server) as (client, _):
             return await client.responses.create(
-                model=MODEL, input="Hi", reasoning={"effort": "low"}, top_logprobs=0
+                model=MODEL, input="Hi", reasoning={"effort": "low", "summary": "auto"}, top_logprobs=0
             )
 
     response = asyncio.run(scenario())
     thought, message = response.output
     assert (thought.type, thought.content[0].text, message.content[0].text) == ("reasoning", "Hm, well.", "Yes")
     assert response.usage.output_tokens_details.reasoning_tokens == 5
-    assert response.reasoning.to_dict() == {"effort": "low", "summary": None}
+    assert response.reasoning.to_dict() == {"effort": "low", "summary": "auto"}
+    assert thought.summary == []
 
 
 def test_the_streaming_helper_and_parsing() -> None:
