@@ -13,6 +13,7 @@ from vllm_obs.server.reply_head import ReplyHead
 from vllm_obs.server.schema_completion import CompletionRequest
 from vllm_obs.server.stream_usage import StreamUsage
 from vllm_obs.server.streamed_reply import streamed_reply
+from vllm_obs.server.text_offsets import TextOffsets
 from vllm_obs.server.usage import Usage
 
 
@@ -32,27 +33,39 @@ class CompletionShape:
         """The events of the streamed reply."""
         return streamed_reply(generation, _Chunks(self, usage).event, lambda: usage.last_event(self.head))
 
-    def echo_of(self, number: int, first: SequenceDelta) -> str:
-        """The text put in front of choice `number`: its prompt as sent, or as used when that is something else."""
-        request = self.request
-        if not request.echo:
-            return ""
-        prompt = request.prompt[number // request.n]
-        if isinstance(prompt, str) and request.truncate_prompt_tokens is None:
-            return prompt
-        used = first.prompt_token_ids or []
-        return self.logprobs.tokenizer.decode(used, skip_special_tokens=request.skip_special_tokens)
+    def text_offsets(self) -> TextOffsets:
+        """What tells of one choice where its tokens begin."""
+        return TextOffsets(self.logprobs.tokenizer, self.request.skip_special_tokens)
 
-    def logprobs_of(self, delta: SequenceDelta, with_prompt: bool, offset: int) -> dict[str, Any] | None:
+    def echo_of(self, number: int, first: SequenceDelta) -> str | None:
+        """The text put in front of choice `number`: its prompt as sent, or as used when that is something else."""
+        if not self.request.echo:
+            return None
+        sent, used = self._prompt_as_sent(number), first.prompt_token_ids or []
+        return sent or self.logprobs.tokenizer.decode(used, skip_special_tokens=self.request.skip_special_tokens)
+
+    def _prompt_as_sent(self, number: int) -> str:
+        """The prompt of choice `number`; empty where it was not text, or only a part of it is used."""
+        prompt = self.request.prompt[number // self.request.n]
+        return prompt if isinstance(prompt, str) and self.request.truncate_prompt_tokens is None else ""
+
+    def logprobs_of(
+        self, number: int, delta: SequenceDelta, offsets: TextOffsets, echo: str | None
+    ) -> dict[str, Any] | None:
         """The `logprobs` of what a delta brings, after those of the prompt where it is echoed."""
         if self.request.logprobs is None:
             return None
-        token_ids = list(delta.token_ids)
-        entries: list[TokenLogprob | None] = [*(delta.logprobs or [])]
-        if with_prompt:
-            token_ids = (delta.prompt_token_ids or []) + token_ids
-            entries = (delta.prompt_logprobs or []) + entries
-        return self.logprobs.completion(token_ids, entries, offset)
+        token_ids, places = list[int](), list[int]()
+        entries: list[TokenLogprob | None] = []
+        if echo is not None:
+            token_ids, entries = delta.prompt_token_ids or [], delta.prompt_logprobs or []
+            skips_special = self.request.skip_special_tokens and not self._prompt_as_sent(number)
+            places = offsets.of_prompt(token_ids, echo, skips_special)
+        return self.logprobs.completion(
+            token_ids + delta.token_ids,
+            [*entries, *(delta.logprobs or [])],
+            places + offsets.of(delta.token_ids),
+        )
 
 
 def completion_reply(shape: CompletionShape, choices: list[SequenceDelta], usage: Usage) -> dict[str, Any]:
@@ -73,10 +86,11 @@ def completion_reply(shape: CompletionShape, choices: list[SequenceDelta], usage
 def _choice(shape: CompletionShape, number: int, choice: SequenceDelta) -> dict[str, Any]:
     request = shape.request
     prompt_logprobs = choice.prompt_logprobs
+    echo = shape.echo_of(number, choice)
     return {
         "index": number,
-        "text": shape.echo_of(number, choice) + choice.text,
-        "logprobs": shape.logprobs_of(choice, request.echo, 0),
+        "text": (echo or "") + choice.text,
+        "logprobs": shape.logprobs_of(number, choice, shape.text_offsets(), echo),
         "finish_reason": choice.finish_reason,
         "stop_reason": choice.stop_reason,
         "token_ids": choice.token_ids if request.return_token_ids else None,
@@ -93,23 +107,23 @@ class _Chunks:
         self._shape = shape
         self._usage = usage
         self._prefix = shape.head.chunk_prefix()
-        self._num_chars: dict[int, int] = {}
+        self._offsets: dict[int, TextOffsets] = {}
 
     def event(self, number: int, delta: SequenceDelta) -> bytes:
         """The event of a delta; empty when a half character is all there is and nobody wants token ids."""
         request = self._shape.request
         self._usage.add(number, delta)
-        is_first = number not in self._num_chars
-        offset = self._num_chars.setdefault(number, 0)
-        text = self._shape.echo_of(number, delta) + delta.text if is_first else delta.text
+        is_first = number not in self._offsets
+        offsets = self._offsets.get(number) or self._offsets.setdefault(number, self._shape.text_offsets())
+        echo = self._shape.echo_of(number, delta) if is_first else None
+        text = (echo or "") + delta.text
         wants_tokens = bool(delta.token_ids) and (request.return_token_ids or request.logprobs is not None)
         if not text and delta.finish_reason is None and not wants_tokens:
             return b""
-        self._num_chars[number] = offset + len(text)
         choice = {
             "index": number,
             "text": text,
-            "logprobs": self._shape.logprobs_of(delta, is_first and request.echo, offset),
+            "logprobs": self._shape.logprobs_of(number, delta, offsets, echo),
             "finish_reason": delta.finish_reason,
             "stop_reason": delta.stop_reason,
             "prompt_token_ids": delta.prompt_token_ids if request.return_token_ids else None,

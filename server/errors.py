@@ -127,6 +127,7 @@ CAUSE_OF_REASON: dict[Reason, str] = {
     "shutting_down": "the server shut down before the request was finished",
     "overloaded": "the engine cannot take more requests now",
     "invalid_logits": "the model gave no usable probabilities for this request",
+    "invalid_value": "the constraints on this request's tokens left none that could come next",
 }
 
 

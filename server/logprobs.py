@@ -45,17 +45,14 @@ class LogprobShapes:
             "bytes": list(self.tokenizer.token_bytes(token_id)),
         }
 
-    def completion(self, token_ids: list[int], entries: list[TokenLogprob | None], offset: int) -> dict[str, Any]:
-        """The `logprobs` object of a text choice whose text begins `offset` characters into the whole."""
-        tokens = [self.token(token_id) for token_id in token_ids]
-        offsets = []
-        for token in tokens:
-            offsets.append(offset)
-            offset += len(token)
+    def completion(
+        self, token_ids: list[int], entries: list[TokenLogprob | None], offsets: list[int]
+    ) -> dict[str, Any]:
+        """The `logprobs` object of a text choice, whose tokens begin at these characters of its text."""
         return {
             "text_offset": offsets,
             "token_logprobs": [entry and entry.logprob for entry in entries],
-            "tokens": tokens,
+            "tokens": [self.token(token_id) for token_id in token_ids],
             "top_logprobs": [entry and self._by_token(entry) for entry in entries],
         }
 

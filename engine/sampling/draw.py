@@ -1,4 +1,4 @@
-"""The random number behind each sampled token: a pure function of (seed, sequence index, token position)."""
+"""The random number behind each sampled token: a pure function of (seed + sequence index, token position)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,10 @@ def splitmix64(state: UInt64Array, index: UInt64Array) -> UInt64Array:
 def uniforms(seeds: UInt64Array, sequence_indices: UInt64Array, positions: UInt64Array) -> Float64Array:
     """One float64 in [0, 1), a multiple of 2**-53, for each row (arrays of one length).
 
-    The seed's stream gives each sequence a state, whose stream gives each token position a number.
+    A sequence draws as the first one of a request whose seed is the sum of both: n sequences are n requests, as
+    with vLLM. Twice mixed, that sum gives a state, whose stream gives each token position a number.
     """
-    state = splitmix64(splitmix64(seeds, np.zeros_like(seeds)), sequence_indices)
+    first = np.zeros_like(seeds)
+    state = splitmix64(splitmix64(seeds + sequence_indices, first), first)
     bits = splitmix64(state, positions) >> np.uint64(11)
     return bits.astype(np.float64) * _MANTISSA

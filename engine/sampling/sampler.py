@@ -69,13 +69,14 @@ def _plant_faults(logits: torch.Tensor, request_ids: Sequence[str]) -> None:
 
 
 def _failures(request_ids: Sequence[str], broken: BoolArray, emptied: BoolArray) -> list[tuple[str, str, str]]:
-    messages = (
-        (broken, "the model's logits for the next token are not finite"),
-        (emptied, "the request's constraints leave no possible next token"),
+    """Id, reason and message of each; constraints that exclude one another are the client's mistake."""
+    causes = (
+        (broken, "invalid_logits", "the model's logits for the next token are not finite"),
+        (emptied & ~broken, "invalid_value", "the request's constraints leave no possible next token"),
     )
     return [
-        (request_ids[row], "invalid_logits", message)
-        for rows, message in messages
+        (request_ids[row], reason, message)
+        for rows, reason, message in causes
         for row in np.flatnonzero(rows).tolist()
     ]
 

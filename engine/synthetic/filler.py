@@ -11,7 +11,7 @@ from vllm_obs.engine.messages import Logprobs, SamplingSpec
 _BEST_LOGPROB = -0.25
 _NEXT_LOGPROB = -3.0
 """Of the second best; each one after it is less by one. Together they stay below a probability of one."""
-_PLACE = struct.Struct("<QIQ")
+_PLACE = struct.Struct("<QQ")
 
 
 class Filler:
@@ -27,7 +27,7 @@ class Filler:
     def token(self, sampling: SamplingSpec, position: int) -> int:
         """The token at this position of a sequence; one of `allowed_token_ids` where there are any."""
         choices = sampling.allowed_token_ids or self._token_ids
-        place = _PLACE.pack(sampling.seed & (2**64 - 1), sampling.sequence_index & (2**32 - 1), position)
+        place = _PLACE.pack((sampling.seed + sampling.sequence_index) & (2**64 - 1), position)
         return choices[crc32(place) % len(choices)]
 
     def logprobs(self, token_ids: list[int], num_best: int) -> Logprobs:

@@ -21,8 +21,8 @@ class RequiredReader:
                 self._call = JsonCall(self._num_calls)
             events += self._call.feed(char)
             if self._call.is_over:
+                self._num_calls += bool(self._call.name)
                 self._call = None
-                self._num_calls += 1
         return events
 
     def finish(self) -> list[Event]:

@@ -10,7 +10,8 @@ class HeldText:
         self._markers = markers
         self._text = ""
         self._blanks = ""
-        self._has_found = False
+        self._dropped = ""
+        self._has_found = self._had_found = False
 
     def feed(self, text: str) -> tuple[list[Event], str | None, str]:
         """Content before the first marker, that marker (None: there is none yet), and what follows it."""
@@ -20,12 +21,17 @@ class HeldText:
         ]
         if found:
             at, _, marker = min(found)
-            self._has_found = True
+            self._had_found, self._has_found = self._has_found, True
             before, after, self._text = self._text[:at], self._text[at + len(marker) :], ""
             return self._content(before, is_last=True), marker, after
         num_held = max((_overlap(self._text, marker) for marker in self._markers), default=0)
         ready, self._text = self._text[: len(self._text) - num_held], self._text[len(self._text) - num_held :]
         return self._content(ready), None, ""
+
+    def not_found(self, marker: str) -> list[Event]:
+        """The last marker turned out to be text: it, and the blanks before it."""
+        self._has_found = self._had_found
+        return [Content(self._dropped + marker)]
 
     def finish(self) -> list[Event]:
         """What is held back after all; after a marker without blanks at the end."""
@@ -37,7 +43,8 @@ class HeldText:
     def _content(self, text: str, is_last: bool = False) -> list[Event]:
         text = self._blanks + text
         kept = text.rstrip()
-        self._blanks = "" if is_last else text[len(kept) :]
+        self._dropped = text[len(kept) :]
+        self._blanks = "" if is_last else self._dropped
         return [Content(kept)] if kept else []
 
 

@@ -37,7 +37,7 @@ class HermesParser:
         if self._call is None:
             return self._held.finish()
         call, self._call = self._call, None
-        return [] if call.name else [Content(self._raw)]
+        return [] if call.name else [*self._held.not_found(BEGIN), Content(self._raw[len(BEGIN) :])]
 
     def _feed_call(self, call: JsonCall, text: str) -> tuple[list[Event], str]:
         events: list[Event] = []
@@ -47,15 +47,11 @@ class HermesParser:
                 events += call.feed(char)
             if call.place is Place.BROKEN and not call.name:
                 self._call = None
-                raw, rest = self._raw, text[position + 1 :]
-                return [*events, *self._again(raw)], rest
+                # What follows the marker is looked at again: a call may begin in it.
+                again = self._raw[len(BEGIN) :] + text[position + 1 :]
+                return [*events, *self._held.not_found(BEGIN)], again
             if call.is_over and self._raw.endswith(END):
                 self._call = None
                 self._num_calls += 1
                 return events, text[position + 1 :]
         return events, ""
-
-    def _again(self, raw: str) -> list[Event]:
-        """Content that begins with a marker which turned out to be none."""
-        content, _, _ = self._held.feed(raw[len(BEGIN) :])
-        return [Content(BEGIN), *content]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from itertools import pairwise
+from keyword import iskeyword
 from typing import Any
 
 import pytest
@@ -47,6 +48,13 @@ CASES: list[tuple[str, str, ParsedReply]] = [
     ("hermes", "<tool_call>no JSON</tool_call>", ParsedReply("<tool_call>no JSON</tool_call>", [])),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": ', ParsedReply("", [ParsedCall("f", '{"a": ')])),
     ("hermes", "text <tool_c", ParsedReply("text <tool_c", [])),
+    ("hermes", "Hm \n<tool_call> is none \n", ParsedReply("Hm \n<tool_call> is none \n", [])),
+    ("hermes", 'a\n<tool_call>{"name"', ParsedReply('a\n<tool_call>{"name"', [])),
+    (
+        "hermes",
+        f'<tool_call>{{"<tool_call>" <tool_call>{CALL}</tool_call>',
+        ParsedReply('<tool_call>{"<tool_call>"', [WANTED]),
+    ),
     ("llama3_json", CALL, ParsedReply("", [WANTED])),
     (
         "llama3_json",
@@ -121,7 +129,7 @@ FORMS: dict[str, Callable[[dict[str, Any]], str]] = {
     "mistral": lambda call: f"[TOOL_CALLS][{json.dumps(call)}]",
     "pythonic": lambda call: f"[{call['name']}({', '.join(f'{k}={v!r}' for k, v in call['arguments'].items())})]",
 }
-ARGUMENT_NAMES = st.text("abcdefg", min_size=1, max_size=4).filter(lambda name: name.isidentifier())
+ARGUMENT_NAMES = st.text("abcdefg", min_size=1, max_size=4).filter(lambda name: not iskeyword(name))
 
 
 @given(
@@ -135,6 +143,11 @@ def test_arguments_of_any_kind_come_through(form: str, arguments: dict[str, Any]
     reply = read(form, [text[a:b] for a, b in pairwise(places)])
     assert reply.content == ""
     assert [(call.name, json.loads(call.arguments)) for call in reply.calls] == [("f", arguments)]
+
+
+@given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", *'{}":,a \n'])))
+def test_what_is_no_call_stays_as_it_was(pieces: list[str]) -> None:
+    assert read("hermes", pieces) == ParsedReply("".join(pieces), [])
 
 
 def test_arguments_go_out_while_they_are_written() -> None:
