@@ -76,10 +76,10 @@ class Source:
                 return Reading(kept.content, 0.0)
             return self._fetch(key, kept, lambda inspector: inspector.get(path, **given))
 
-    def post(self, path: str, body: Any) -> Reading:
+    def post(self, path: str, body: Any, timeout_seconds: float = TIMEOUT_SECONDS) -> Reading:
         """What an order is answered with; nothing of it is kept."""
         try:
-            return Reading(self.inspector().post(path, body), 0.0)
+            return Reading(self.inspector(timeout_seconds).post(path, body), 0.0)
         except InspectorError as error:
             return Reading(None, 0.0, str(error), error.status)
 

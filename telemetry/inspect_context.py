@@ -20,6 +20,7 @@ from vllm_obs.telemetry.recent_rates import RecentRates
 from vllm_obs.telemetry.slo import Slo
 from vllm_obs.telemetry.telemetry_control import TelemetryControl
 from vllm_obs.telemetry.trend import Trend
+from vllm_obs.telemetry.utilisation import Utilisation
 from vllm_obs.telemetry.verdict import Verdict
 from vllm_obs.telemetry.watchdog import Watchdog
 from vllm_obs.telemetry.watchdog_log import StallLog
@@ -58,6 +59,7 @@ class InspectContext:
     verdict: Verdict
     trend: Trend
     cache_trend: CacheTrend
+    utilisation: Utilisation
     streams: "StreamFeeds"
     watchdog: Watchdog | None = None
     """None of a recording, where nobody can stand still any more."""

@@ -1,5 +1,6 @@
 """The inspector's view of what lies between processes: what is on its way, and how long the last of it took."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, takewhile
 from typing import Any
@@ -63,8 +64,8 @@ def _engine(engine: EngineState, taken: Iterable[SequenceLedger], since: int) ->
         "num_steps_in_flight": sum(bool(step.planned.request_ids) for step in engine.open_steps.values()),
         "requests": _delays(ledger.taken_at - ledger.submitted.submitted_at for ledger in own),
         "requests_behind_a_step": _delays(_behind_a_step(ledger) for ledger in own),
-        "ranks": [_rank(rank, steps) for rank in _ranks(steps)],
-        "outputs": [_outputs(client, steps) for client in _clients(steps)],
+        "ranks": _ranks(steps),
+        "outputs": _outputs(steps),
     }
 
 
@@ -79,34 +80,32 @@ def _behind_a_step(ledger: SequenceLedger) -> int:
     return sum(wait.ended_at - wait.begun_at for wait in waits)
 
 
-def _ranks(steps: Iterable[StepFacts]) -> list[int]:
-    return sorted({record.rank for step in steps for record in step.workers})
-
-
-def _rank(rank: int, steps: Iterable[StepFacts]) -> Row:
+def _ranks(steps: Iterable[StepFacts]) -> list[Row]:
     """`plans`: from the plan's end until the rank had it; `answers`: from its last work until the core had all."""
-    own = [(step, record) for step in steps for record in step.workers if record.rank == rank]
-    return {
-        "rank": rank,
-        "plans": _delays(record.received_at - step.planned.schedule_ended_at for step, record in own),
-        "answers": _delays(
-            step.answered.sampled_at - record.sampled_at for step, record in own if step.answered is not None
-        ),
-    }
+    plans: defaultdict[int, list[int]] = defaultdict(list)
+    answers: defaultdict[int, list[int]] = defaultdict(list)
+    for step in steps:
+        for record in step.workers:
+            plans[record.rank].append(record.received_at - step.planned.schedule_ended_at)
+            if step.answered is not None:
+                answers[record.rank].append(step.answered.sampled_at - record.sampled_at)
+    return [
+        {"rank": rank, "plans": _delays(plans[rank]), "answers": _delays(answers[rank])} for rank in sorted(plans)
+    ]
 
 
-def _clients(steps: Iterable[StepFacts]) -> list[int]:
-    return sorted({record.client_index for step in steps for record in step.outputs})
-
-
-def _outputs(client: int, steps: Iterable[StepFacts]) -> Row:
+def _outputs(steps: Iterable[StepFacts]) -> list[Row]:
     """`taken`: from sending until the API server took them; `made`: until they were text for clients."""
-    own = [record for step in steps for record in step.outputs if record.client_index == client]
-    return {
-        "client_index": client,
-        "taken": _delays(record.taken_at - record.sent_at for record in own),
-        "made": _delays(record.processed_at - record.taken_at for record in own),
-    }
+    taken: defaultdict[int, list[int]] = defaultdict(list)
+    made: defaultdict[int, list[int]] = defaultdict(list)
+    for step in steps:
+        for record in step.outputs:
+            taken[record.client_index].append(record.taken_at - record.sent_at)
+            made[record.client_index].append(record.processed_at - record.taken_at)
+    return [
+        {"client_index": client, "taken": _delays(taken[client]), "made": _delays(made[client])}
+        for client in sorted(taken)
+    ]
 
 
 def _delays(lengths: Iterable[int]) -> Row:

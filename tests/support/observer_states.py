@@ -51,7 +51,7 @@ class KeptSource(Source):
             return Reading(None, 0.0, found["error"]["message"], found["error"]["code"])
         return Reading(found, 12.0, "the inspector does not answer", 0) if self.is_gone else Reading(found, 0.0)
 
-    def post(self, path: str, body: Any) -> Reading:
+    def post(self, path: str, body: Any, timeout_seconds: float = 5.0) -> Reading:
         """What the test says, once it is noted."""
         self.posted.append((path, body))
         return self.post_answer
@@ -74,19 +74,21 @@ def take(url: str) -> Answers:
         answers.setdefault(path, content)
         return content
 
-    for path in ("state", "slo", "invariants", "config", "version", "processes", "startup", "memory", "telemetry",
-                 "blocks", "blocks/map", "queues"):  # fmt: skip
+    for path in ("state", "slo", "invariants", "config", "version", "processes", "edges", "startup", "memory",
+                 "telemetry", "blocks", "blocks/map", "blocks/summary", "blocks/trend", "queues"):  # fmt: skip
         ask(f"/inspect/{path}")
     for window in WINDOWS:
         ask("/inspect/quantiles", window=window)
         ask("/inspect/economics", window=window)
         if window != "run":
             ask("/inspect/verdict", window=window)
+            ask("/inspect/utilisation", window=window)
     steps = ask("/inspect/steps", limit=120).get("steps", {}).get("step", [])
     for step in steps[-MAX_EACH:]:
         ask(f"/inspect/steps/{step}")
         ask(f"/inspect/steps/{step}/queue")
         ask("/inspect/blocks/map", step=step)
+        ask("/inspect/blocks/summary", step=step, engine="0")
     requests = ask("/inspect/requests", limit=200).get("requests", [])
     for state in ("live", "waiting", "running", "ended"):
         requests = ask("/inspect/requests", state=state, limit=200).get("requests", [])[:2] + requests
@@ -94,6 +96,7 @@ def take(url: str) -> Answers:
     for request_id in dict.fromkeys(row["request_id"] for row in requests[:MAX_EACH]):
         ask(f"/inspect/requests/{quote(request_id)}")
         ask(f"/inspect/requests/{quote(request_id)}/blocks")
+        ask(f"/inspect/requests/{quote(request_id)}/cache")
     for row in ask("/inspect/incidents").get("incidents", [])[-2:]:
         ask(f"/inspect/incidents/{row['incident']}")
     for row in ask("/inspect/profiles").get("profiles", [])[:2]:

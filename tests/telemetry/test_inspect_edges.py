@@ -63,12 +63,13 @@ def test_delays_both_ways_are_told_by_rank_and_server(run: ScriptedRun, observer
 def test_what_no_core_has_taken_waits_visibly(run: ScriptedRun, observer: Observer) -> None:
     at = run.now
     for number in range(3):
-        moments = [at + number * MS] * 5
+        sent = at + number * MS
         run.api.record(
             RequestSubmitted(
-                f"r-{number}", 0, "", "", 0, 1, 1, "chat", True, "tiny", "", *moments, 9, 9, 0, 1.0, 1.0, 0
+                f"r-{number}", 0, "", "", 0, 1, 1, "chat", True, "tiny", "", sent, sent, sent, sent, sent, 9, 9, 0,
+                1.0, 1.0, 0,
             )
-        )
+        )  # fmt: skip
     run.pass_time(250)
     assert edges(observer)["untaken"] == {"num": 3, "oldest_seconds": 0.25}
 

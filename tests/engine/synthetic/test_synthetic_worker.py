@@ -8,8 +8,10 @@ import pytest
 from vllm_obs.engine.args import EngineArgs
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.messages import SamplingSpec
+from vllm_obs.engine.model_size import model_size
 from vllm_obs.engine.plan import ModelRunnerOutput, NewRow, StepPlan
 from vllm_obs.engine.synthetic.worker import SyntheticWorker, WorkerTime
+from vllm_obs.engine.worker.limits import MachineLimits
 
 
 class Clock:
@@ -115,6 +117,16 @@ def test_context_costs_time_and_a_plan_without_rows_none() -> None:
     assert clock.now == pytest.approx(0.04e9, abs=2)
     worker.execute_model(first_step(released=("a",)))
     assert clock.now == pytest.approx(0.04e9, abs=2)
+
+
+def test_limits_are_those_of_the_made_up_device_and_none_where_nothing_takes_time() -> None:
+    worker, _, _ = make_worker(seconds_per_token=0.001, base_seconds=0.02)
+    size, dtype = model_size(worker.config.model.architecture), worker.config.model.dtype
+    assert worker.machine_limits([]) == MachineLimits(
+        dtype, size.flops_per_token / 0.001, size.weight_bytes(dtype) / 0.02
+    )
+    worker, _, _ = make_worker(seconds_per_token=0, base_seconds=0)
+    assert worker.machine_limits([]) == MachineLimits(dtype, 0.0, 0.0)
 
 
 def test_a_rank_meets_the_others_before_it_samples_and_only_with_rows() -> None:

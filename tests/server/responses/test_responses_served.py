@@ -48,6 +48,7 @@ def test_a_real_server_answers_the_official_client() -> None:
                 input="Weather?",
                 tools=[WEATHER],
                 tool_choice={"type": "function", "name": "get_weather"},
+                temperature=0,
             )
             (call,) = called.output
             assert call.type == "function_call"
