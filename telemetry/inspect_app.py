@@ -25,6 +25,7 @@ from vllm_obs.telemetry.routes_startup import startup_router
 from vllm_obs.telemetry.routes_step import step_router
 from vllm_obs.telemetry.routes_streams import streams_router
 from vllm_obs.telemetry.routes_telemetry import telemetry_router
+from vllm_obs.telemetry.routes_utilisation import utilisation_router
 from vllm_obs.telemetry.routes_verdict import verdict_router
 
 _DESCRIPTION = """\
@@ -55,6 +56,7 @@ _ROUTERS = (
     incident_router,
     profile_router,
     verdict_router,
+    utilisation_router,
 )
 
 

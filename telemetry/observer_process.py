@@ -138,6 +138,7 @@ def _checkpoint_of(service: ObserverService) -> Checkpoint:
         "economics": service.views.economics,
         "slo": service.views.slo,
         "floors": service.views.floors,
+        "utilisation": service.views.utilisation,
         "memory": service.memory,
         "stalls": service.context.stall_log,
     }

@@ -85,6 +85,7 @@ class ObserverService:
             verdict=self.views.verdict,
             trend=self.views.trend,
             cache_trend=self.views.cache_trend,
+            utilisation=self.views.utilisation,
             streams=self.streams,
             watchdog=self.watchdog,
             memory=self.memory,

@@ -19,6 +19,7 @@ from vllm_obs.telemetry.outside_counts import OutsidePorts
 from vllm_obs.telemetry.slo import Slo
 from vllm_obs.telemetry.tracing import TracedRun, Tracing, open_tracing
 from vllm_obs.telemetry.trend import Trend
+from vllm_obs.telemetry.utilisation import Utilisation
 from vllm_obs.telemetry.verdict import Verdict
 from vllm_obs.telemetry.watchdog_metrics import StallMetrics
 
@@ -52,7 +53,8 @@ class ObserverViews:
         observer.add_views([self.metrics, StallMetrics(self.metrics.store)])
         self.floors = FloorRatios(self.metrics.store)
         self.verdict = Verdict(observer.state, self.floors, observer.is_live, self.metrics.store)
-        observer.add_views([self.floors, self.verdict])
+        self.utilisation = Utilisation(self.floors.described)
+        observer.add_views([self.floors, self.verdict, self.utilisation])
         self.trend = Trend(observer.rates, self.metrics.quantiles)
         self.cache_trend = CacheTrend()
         observer.add_views([self.trend, self.cache_trend])

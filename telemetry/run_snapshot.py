@@ -119,6 +119,7 @@ def restore_engine(engine: "EngineState", snapshot: EngineSnapshot, book: "Seque
     if snapshot.described is not None:
         engine.blocks.resize(snapshot.described.num_blocks)
     engine.blocks.lost()
+    engine.prefixes.begin(snapshot.last_planned.step + 1 if snapshot.last_planned is not None else 1)
     engine.state, engine.state_since = snapshot.state, snapshot.state_since
     engine.first_sure_step = snapshot.first_sure_step
     engine.last_planned, engine.last_answered = snapshot.last_planned, snapshot.last_answered

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from vllm_obs.telemetry.sample_collapsed import collapsed_text
+from vllm_obs.telemetry.sample_collapsed import collapsed_text, ran_text
 from vllm_obs.telemetry.sample_file import SUFFIX, SampleFileError, read_samples
 from vllm_obs.telemetry.sample_set import SampleSet
 from vllm_obs.telemetry.sample_table import sample_table
@@ -14,9 +14,10 @@ from vllm_obs.telemetry.speedscope import speedscope_file
 
 SPEEDSCOPE = "merged.speedscope.json"
 COLLAPSED = "merged.collapsed.txt"
+COLLAPSED_RAN = "merged.ran.collapsed.txt"
 COLLAPSED_APART = "processes.collapsed.txt"
 TABLE = "samples.table.json"
-MERGED = (SPEEDSCOPE, COLLAPSED, COLLAPSED_APART, TABLE)
+MERGED = (SPEEDSCOPE, COLLAPSED, COLLAPSED_RAN, COLLAPSED_APART, TABLE)
 MAX_PROCESSES = 256
 MAX_TABLE_BYTES = 4 << 20
 
@@ -57,6 +58,7 @@ def merge(directory: Path, note: MergeNote) -> dict[str, Any]:
     exporter = f"vllm-obs@{note.version}" if note.version else "vllm-obs"
     _write(directory / SPEEDSCOPE, orjson.dumps(speedscope_file(note.profile, sets, exporter)))
     _write(directory / COLLAPSED, collapsed_text(sets).encode())
+    _write(directory / COLLAPSED_RAN, ran_text(sets).encode())
     _write(directory / COLLAPSED_APART, collapsed_text(sets, by_role=False).encode())
     _write(directory / TABLE, orjson.dumps(table))
     return table

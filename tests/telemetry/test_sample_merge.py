@@ -7,7 +7,7 @@ import pytest
 from sample_sets import engine_samples
 
 from vllm_obs.telemetry import sample_merge
-from vllm_obs.telemetry.sample_collapsed import collapsed_text
+from vllm_obs.telemetry.sample_collapsed import collapsed_text, ran_text
 from vllm_obs.telemetry.sample_file import write_samples
 from vllm_obs.telemetry.sample_merge import MERGED, MergeNote, merge, read_table
 from vllm_obs.telemetry.sample_table import sample_table
@@ -38,6 +38,7 @@ def test_all_processes_are_merged_by_role_and_apart(tmp_path: Path) -> None:
         "p1", SETS, "vllm-obs@0.1"
     )
     assert (tmp_path / "merged.collapsed.txt").read_text() == collapsed_text(SETS)
+    assert (tmp_path / "merged.ran.collapsed.txt").read_text() == ran_text(SETS)
     assert (tmp_path / "processes.collapsed.txt").read_text() == collapsed_text(SETS, by_role=False)
     assert read_table(tmp_path) == table
     assert {path.name for path in tmp_path.iterdir()} == {
