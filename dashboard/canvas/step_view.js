@@ -70,6 +70,8 @@ class StepStream {
     this.looks = (this.looks || 0) + 1;
     if (isOther) this.connect();
     const isMine = this.pickTimer || (performance.now() - (this.pickedAt ?? -1e9) < EXPECT_MS && data.step !== this.expected);
+    // What was picked has come back: from here on the page has the say again.
+    if (!isMine) this.pickedAt = -1e9;
     if (!isMine && (isOther || data.step !== before.step)) this.select(data.step, false);
     if (isOther || data.request !== before.request) this.follow(data.request);
     if (this.loop) this.loop.touch();
