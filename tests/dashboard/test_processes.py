@@ -8,6 +8,7 @@ from observer_states import KeptSource, answers_of
 from streamlit.testing.v1 import AppTest
 from streamlit.testing.v1.element_tree import Element
 
+from vllm_obs.dashboard.figures import seconds, size
 from vllm_obs.dashboard.memory_panel import parts_of, room_words
 from vllm_obs.dashboard.process_edges import NO_EDGES, output_words, plan_words, rank_words, request_words
 from vllm_obs.dashboard.process_facts import condition, engine_of, how_ended, name_of, rank_of, tree_of
@@ -183,11 +184,13 @@ def test_page_names_the_stopped_rank_and_its_figures() -> None:
     answers["/inspect/edges"] = EDGES
     page = shown("processes", KeptSource(answers))
     read = texts(page).replace("\\", "")
-    assert "**1 of 5 processes is not well.** :red[Worker TP1 (pid 30499): stopped by a signal, executing" in read
+    rank = next(row for row in answers["/inspect/processes"]["processes"] if row["role"] == "Worker_TP1")
+    culprit = f"Worker TP1 (pid {rank['pid']}): stopped by a signal, executing"
+    assert f"**1 of 5 processes is not well.** :red[{culprit}" in read
     drawn = html(page)
     assert drawn.count('data-level="bad"') == 1
     assert drawn.count("Held up by Worker TP1") == 2
-    assert "33.1 MiB" in drawn, "what the rank has resident"
+    assert size(rank["rss_bytes"]) in drawn, "what the rank has resident"
     assert "7 requests not taken yet" in drawn
 
 
@@ -243,7 +246,9 @@ def test_start_is_drawn_with_its_path_gaps_and_sentence() -> None:
     assert drawn.count('class="path"') == len(path)
     gaps = [gap for each in view["processes"] for gap in each["gaps"] if gap["seconds"] >= 0.001]
     assert drawn.count('class="gap"') == len(gaps)
-    assert "pack layers: 6.17 s" in drawn
+    phases = [phase for each in view["processes"] for phase in each["phases"]]
+    longest = max(phases, key=lambda phase: float(phase["seconds"]))
+    assert f"{longest['phase']}: {seconds(longest['seconds'])}" in drawn
     assert [kind_of_phase(phase) for phase in ("wait for engine", "import torch", "load weights", "open")] == [
         "wait",
         "import",
@@ -265,7 +270,8 @@ def test_memory_sums_to_what_is_resident_and_says_what_room_is_left() -> None:
     for row in view["processes"]:
         assert sum(num_bytes for _, num_bytes in parts_of(row)) == row["resident_bytes"]
     assert parts_of(view["processes"][1])[0][0] == "weights"
-    assert room_words(view) == "19.9 GiB can still be taken: the machine has 23.5 GiB."
+    machine = view["limits"] | {"headroom_bytes": 20 << 30, "host_bytes": 24 << 30}
+    assert room_words({"limits": machine}) == "20.0 GiB can still be taken: the machine has 24.0 GiB."
     assert room_words({"limits": {}}) == ""
 
 
