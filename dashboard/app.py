@@ -7,7 +7,11 @@ from typing import Any
 
 import streamlit as st
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse
+from starlette.routing import Route
 
+from vllm_obs.dashboard.page_list import PAGES
 from vllm_obs.dashboard.proxy import Proxy
 from vllm_obs.dashboard.source import Source, install
 from vllm_obs.telemetry.inspect_guard import InspectGuard
@@ -43,4 +47,11 @@ def build_app(source: Source, host: str, trace_url: str = "", start: Starting = 
             await end()
 
     middleware = [Middleware(InspectGuard, host=host)]
-    return st.App(SCRIPT, routes=proxy.routes, lifespan=lifespan, middleware=middleware)
+    routes = [*proxy.routes, Route(f"/{PAGES[0].name}", _first_page, methods=["GET"])]
+    return st.App(SCRIPT, routes=routes, lifespan=lifespan, middleware=middleware)
+
+
+async def _first_page(request: Request) -> RedirectResponse:
+    """The first page has the empty path; links from elsewhere name it like the others."""
+    query = request.url.query
+    return RedirectResponse(f"./?{query}" if query else "./")

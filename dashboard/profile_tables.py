@@ -10,6 +10,7 @@ from vllm_obs.dashboard.frame import said, teach
 
 MAX_ROWS = 400
 COLLAPSED = "merged.collapsed.txt"
+COLLAPSED_RAN = "merged.ran.collapsed.txt"
 
 
 def operator_tables(tables: list[dict[str, Any]]) -> None:
@@ -56,8 +57,10 @@ def sample_tables(profile: dict[str, Any]) -> None:
         st.caption(f"Sampled with {sampling['sampler']}: {said(str(sampling['says']))}.")
     for missing in sampling.get("missing", []):
         st.warning(f"{missing} did not answer in time: it may hang; only py-spy could see where.")
-    if any(file["name"] == COLLAPSED for file in profile["files"]):
-        flame_graph(f"profiles/{profile['profile']}/{COLLAPSED}")
+    names = {file["name"] for file in profile["files"]}
+    if COLLAPSED in names:
+        place = f"profiles/{profile['profile']}/"
+        flame_graph(place + COLLAPSED, place + COLLAPSED_RAN if COLLAPSED_RAN in names else "")
     by_role = {str(role["role"]): role for role in profile["samples"]}
     chosen = by_role[str(st.selectbox("Process", list(by_role), key="profile-process"))]
     ran = f", {number(chosen['num_ran'])} of them ran" if chosen["knows_who_ran"] else ""

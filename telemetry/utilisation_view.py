@@ -129,20 +129,24 @@ def _sentence(document: dict[str, Any]) -> str:
         f"A step does {_figure(roof['intensity'])} operations for each byte it reads, "
         f"the machine {_figure(roof['balance'])}"
     )
-    if roof["binds"] == "memory":
-        means = "so reading is what steps wait for: more rows in a step would cost little"
-    else:
-        means = "so arithmetic is what steps wait for: more tokens in a step make it longer"
-    return f"{does}, {means}. {_reached(document, roof)}"
+    binds, reached = roof["binds"], _reached(document, roof["binds"])
+    if not roof["is_near"]:
+        return f"{does}, so {binds} would be the first to bind. But only {reached}: {_REST}"
+    return f"{does}: steps wait for {binds}, so {_MEANS[binds]}. {reached}."
 
 
-def _reached(document: dict[str, Any], roof: dict[str, Any]) -> str:
-    what, name = ("memory's rate", "mbu") if roof["binds"] == "memory" else ("arithmetic", "mfu")
+_MEANS = {
+    "memory": "more rows in a step would cost little",
+    "arithmetic": "a step with more tokens takes longer",
+}
+_REST = "most of the time goes into what is not counted here, the cost of each operation, or other programs."
+
+
+def _reached(document: dict[str, Any], binds: str) -> str:
+    name = "mbu" if binds == "memory" else "mfu"
     worker, wall = document["worker"][name], document["wall"][name]
-    reached = f"{_percent(worker)} of the {what} is reached while workers work"
-    idle = f", {_percent(wall)} over all the time" if wall is not None and wall < 0.9 * worker else ""
-    rest = "" if roof["is_near"] else "; most of their time goes into attention and the cost of each operation"
-    return f"{reached}{idle}{rest}."
+    idle = f", and {_percent(wall)} over all the time" if wall is not None and wall < 0.9 * worker else ""
+    return f"{_percent(worker)} of the limit is reached while workers work{idle}"
 
 
 def _percent(share: float) -> str:

@@ -1,4 +1,5 @@
-// A flame graph (icicle: callers above) of collapsed stacks, `role;thread;frame;… count` a line.
+// A flame graph (icicle: callers above) of collapsed stacks, `role;thread;frame;… count` a line: of all samples, or
+// of what ran, by microseconds of CPU time.
 // A click makes a frame the whole width, Esc or the button brings everything back, arrows walk it.
 
 const ROW = 19, MAX_LINES = 20000, MAX_DEPTH = 120, MIN_PIXELS = 0.7;
@@ -36,35 +37,57 @@ function place(frame) {
   for (const child of frame.children) { child.begin = begin; begin += child.total; place(child); }
 }
 
+// How much that is, in words: of what ran counts are microseconds of CPU time.
+function amountOf(what, count) {
+  if (what !== "ran") return `${count} sample${count === 1 ? "" : "s"}`;
+  return count >= 1e6 ? `${(count / 1e6).toFixed(2)} s of CPU` : `${(count / 1e3).toFixed(1)} ms of CPU`;
+}
+
 class FlameGraph {
   constructor(element, data) {
     this.box = element.querySelector(".canvas-box");
     this.canvas = element.querySelector("canvas");
     this.tip = element.querySelector(".canvas-tip");
     this.found = element.querySelector(".found");
+    this.switch = element.querySelector(".what");
     this.colours = data.colours;
     this.root = this.top = this.chosen = null;
     this.wanted = "";
+    this.wantsAll = false;
     this.boxes = [];
     this.loop = drawLoop(() => this.draw());
     this.resized = new ResizeObserver(() => this.loop.touch());
     this.resized.observe(this.canvas);
     this.listen(element);
-    this.load(data.path);
+    this.show(data.paths);
   }
 
-  async load(path) {
-    this.path = path;
+  // Another profile; what ran is looked at until somebody wants to see all.
+  show(paths) {
+    this.paths = paths;
+    this.switch.hidden = !paths.ran;
+    this.load(paths.ran && !this.wantsAll ? "ran" : "all");
+  }
+
+  async load(what) {
+    const path = this.paths[what];
+    this.what = what;
+    for (const button of this.switch.querySelectorAll("button"))
+      button.setAttribute("aria-pressed", String(button.dataset.what === what));
     this.say("reading the stacks");
+    let root = null, trouble = "";
     try {
       const reply = await fetch(OBSERVER + path);
       if (!reply.ok) throw new Error(`status ${reply.status}`);
-      this.root = this.top = this.chosen = treeOf(await reply.text());
-      this.say("");
+      root = treeOf(await reply.text());
+      if (!root.total) trouble = what === "ran" ? "nothing ran meanwhile" : "there are no samples";
     } catch (error) {
-      this.root = null;
-      this.say(`the stacks cannot be read: ${error.message}`);
+      trouble = `the stacks cannot be read: ${error.message}`;
     }
+    if (path !== this.paths[this.what]) return;  // meanwhile another was asked for
+    this.root = this.top = this.chosen = trouble ? null : root;
+    this.say(trouble);
+    if (this.wanted && !trouble) this.find(this.wanted);
     this.loop.touch();
   }
 
@@ -136,7 +159,8 @@ class FlameGraph {
 
   words(frame) {
     const share = (part) => `${(100 * part / this.root.total).toFixed(1)} %`;
-    return `${frame.name}\n${frame.total} samples, ${share(frame.total)} of all; in it itself ${frame.self}, ${share(frame.self)}`;
+    const much = (part) => amountOf(this.what, part);
+    return `${frame.name}\n${much(frame.total)}, ${share(frame.total)} of all; in it itself ${much(frame.self)}, ${share(frame.self)}`;
   }
 
   choose(frame) {
@@ -156,7 +180,7 @@ class FlameGraph {
       frame.children.forEach((child) => walk(child, isIn || isWanted));
     };
     if (this.wanted && this.root) walk(this.root, false);
-    this.say(this.wanted && this.root ? `${(100 * samples / this.root.total).toFixed(1)} % of the samples` : "");
+    this.say(this.wanted && this.root ? `${(100 * samples / this.root.total).toFixed(1)} % of the ${this.what === "ran" ? "CPU time" : "samples"}` : "");
     this.loop.touch();
   }
 
@@ -187,6 +211,11 @@ class FlameGraph {
       this.tip.style.left = `${Math.min(event.clientX - box.left + 12, box.width - 350)}px`;
       this.tip.style.top = `${event.clientY - box.top + 14}px`;
     });
+    for (const button of this.switch.querySelectorAll("button"))
+      button.addEventListener("click", () => {
+        this.wantsAll = button.dataset.what === "all";
+        this.load(button.dataset.what);
+      });
     element.querySelector("[data-do=whole]").addEventListener("click", () => { if (this.root) this.zoom(this.root); });
     element.querySelector("[data-find]").addEventListener("input", (event) => this.find(event.target.value));
   }
@@ -198,6 +227,6 @@ export default function (component) {
   const { data, parentElement } = component;
   const before = parentElement.__flame;
   if (!before) parentElement.__flame = new FlameGraph(parentElement, data);
-  else if (before.path !== data.path) before.load(data.path);
+  else if (before.paths.all !== data.paths.all || before.paths.ran !== data.paths.ran) before.show(data.paths);
   return () => { if (parentElement.__flame) { parentElement.__flame.close(); parentElement.__flame = null; } };
 }

@@ -72,6 +72,8 @@ class StepStream {
     const isMine = this.pickTimer || (performance.now() - (this.pickedAt ?? -1e9) < EXPECT_MS && data.step !== this.expected);
     // What was picked has come back: from here on the page has the say again.
     if (!isMine) this.pickedAt = -1e9;
+    // It has arrived: what comes now is somebody else's choice, as of the button that goes on live.
+    if (!isMine) this.pickedAt = undefined;
     if (!isMine && (isOther || data.step !== before.step)) this.select(data.step, false);
     if (isOther || data.request !== before.request) this.follow(data.request);
     if (this.loop) this.loop.touch();

@@ -23,21 +23,23 @@ _COLUMNS: dict[str, Any] = {
 
 def render() -> None:
     """Draw the page: the list, and the incident that the address names, or else the newest."""
-    panel(_list, LIST_SECONDS)
     reading = current().get("/inspect/incidents")
     names = [row["incident"] for row in reading.content["incidents"]] if reading.is_there else []
     name = url_state.text("incident") or (names[-1] if names else "")
+    panel(lambda: _list(is_first_awaited=not name), LIST_SECONDS)
     if name:
         _one(name)
 
 
-def _list() -> None:
+def _list(is_first_awaited: bool) -> None:
     reading, state = current().get("/inspect/incidents"), current().get("/inspect/state")
     note_trouble(reading)
     rows = list(reversed(reading.content["incidents"])) if reading.is_there else []
     offset = _wall_offset(state)
     st.markdown(_headline(reading, rows))
     st.dataframe(_table(rows, offset), hide_index=True, height=178, key="incidents", column_config=_COLUMNS)
+    if rows and is_first_awaited:
+        st.rerun()
 
 
 def _headline(reading: Reading, rows: list[dict[str, Any]]) -> str:

@@ -6,14 +6,16 @@ import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.figures import size
-from vllm_obs.dashboard.frame import note_trouble, panel, said, teach
+from vllm_obs.dashboard.frame import REFRESH_SECONDS, note_trouble, panel, said, teach
 from vllm_obs.dashboard.profile_order import order_form
 from vllm_obs.dashboard.profile_phases import phases_panel
 from vllm_obs.dashboard.profile_tables import operator_tables, sample_tables
+from vllm_obs.dashboard.profile_utilisation import utilisation_panel
 from vllm_obs.dashboard.proxy import PREFIX
 from vllm_obs.dashboard.source import current
 
 LIST_SECONDS = 2.0
+UNDER_WAY = "running"
 _COLUMNS: dict[str, Any] = {
     "name": st.column_config.TextColumn("Profile", width="medium"),
     "kind": st.column_config.TextColumn("Of", width="small"),
@@ -26,6 +28,7 @@ _COLUMNS: dict[str, Any] = {
 def render() -> None:
     """Draw the page."""
     panel(phases_panel)
+    panel(utilisation_panel)
     order_form()
     panel(_list, LIST_SECONDS)
     name = url_state.text("profile") or _newest()
@@ -73,6 +76,8 @@ def _one(name: str) -> None:
         teach("This profile cannot be read", said(reading.trouble))
         return
     profile = reading.content
+    if profile["state"] == UNDER_WAY:
+        st.fragment(lambda: _open_when_over(name), run_every=REFRESH_SECONDS)()
     st.markdown(f"#### {said(name)}: {said(str(profile['state']))}")
     _files(profile)
     for part in profile["parts"]:
@@ -82,6 +87,14 @@ def _one(name: str) -> None:
         operator_tables(profile["operators"])
     if profile["samples"]:
         sample_tables(profile)
+
+
+def _open_when_over(name: str) -> None:
+    """Draws the page anew once the profile is no longer under way."""
+    reading = current().get(f"/inspect/profiles/{name}")
+    st.empty()
+    if reading.is_there and reading.content["state"] != UNDER_WAY:
+        st.rerun()
 
 
 def _files(profile: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from vllm_obs.engine.profile_captures import CaptureSite, ProcessCaptures
 from vllm_obs.engine.profile_kinds import worker_kinds
 from vllm_obs.engine.profile_order import ProfileOrder
 from vllm_obs.engine.startup_phases import StartupPhases, startup_part
+from vllm_obs.engine.worker.limits import record_limits
 from vllm_obs.engine.worker.memory_parts import memory_parts
 from vllm_obs.engine.worker.threads import limit_spinning
 from vllm_obs.telemetry.activity import Activity
@@ -111,7 +112,10 @@ class UniprocExecutor:
     def _warm_up(self, memory: MemorySamples) -> None:
         self.worker.warm_up()
         with startup_part("record memory"):
-            memory.placed("warm-up", *memory_parts(self._worker))
+            parts = memory_parts(self._worker)
+            memory.placed("warm-up", *parts)
+        with startup_part("measure limits"):
+            record_limits(self._worker, 0, parts.ranges.get("weights", []), self._recorder)
 
     def _sample(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
         output = self.worker.sample_tokens(masks)

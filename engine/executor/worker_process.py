@@ -39,6 +39,7 @@ from vllm_obs.engine.profile_captures import CaptureSite, ProcessCaptures
 from vllm_obs.engine.profile_kinds import PROCESS_KINDS, worker_kinds
 from vllm_obs.engine.startup_phases import StartupPhases, startup_part
 from vllm_obs.engine.wire import FrameEncoder
+from vllm_obs.engine.worker.limits import record_limits
 from vllm_obs.engine.worker.memory_parts import memory_parts
 from vllm_obs.engine.worker.threads import limit_spinning
 from vllm_obs.telemetry.activity import Activity
@@ -180,7 +181,10 @@ class WorkerRank:
         self._recorder.doing(Activity.WARMING_UP)
         self._worker.warm_up()
         with startup_part("record memory"):
-            MemorySamples(self._owner.title, self._recorder).placed("warm-up", *memory_parts(self._worker))
+            parts = memory_parts(self._worker)
+            MemorySamples(self._owner.title, self._recorder).placed("warm-up", *parts)
+        with startup_part("measure limits"):
+            record_limits(self._worker, self._rank, parts.ranges.get("weights", []), self._recorder)
         phases.append(("warm-up", self._startup.end("warm-up")))
         record_ready(self._owner, self._recorder)
         self._owner.say(READY, phases)

@@ -7,11 +7,13 @@ from typing import NamedTuple
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.messages import Logprobs
-from vllm_obs.engine.model_size import ITEM_BYTES
+from vllm_obs.engine.model_size import ITEM_BYTES, model_size
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan, WorkerMoments
 from vllm_obs.engine.synthetic.filler import Filler
 from vllm_obs.engine.synthetic.rows import Rows, StepWork
 from vllm_obs.engine.synthetic.step_time import StepTimeModel
+from vllm_obs.engine.worker.limits import MachineLimits
+from vllm_obs.telemetry.memory_samples import Ranges
 
 AVAILABLE_BYTES = 1 << 40
 """No memory is taken for the cache, so what there is of it sets no limit to its size."""
@@ -82,6 +84,17 @@ class SyntheticWorker:
     def warm_up(self) -> None:
         """There is nothing to warm."""
 
+    def machine_limits(self, weights: Ranges) -> MachineLimits:
+        """As the device is made up: its arithmetic takes so long a token, reading all weights as long as a step at
+        least. Of several ranks each has a part of it."""
+        size, dtype = model_size(self.config.model.architecture), self.config.model.dtype
+        num_ranks, made_up = self.config.parallel.world_size, self.model
+        return MachineLimits(
+            dtype,
+            _rate(size.flops_per_token / num_ranks, made_up.seconds_per_token),
+            _rate(size.weight_bytes(dtype) / num_ranks, made_up.base_seconds),
+        )
+
     def execute_model(self, plan: StepPlan) -> None:
         """Apply the plan and let the time of its forward pass go by, layer by layer."""
         self._plan = None
@@ -145,3 +158,8 @@ class SyntheticWorker:
             sample_begun_at=begun_at,
             sampled_at=self._clock(),
         )
+
+
+def _rate(amount: float, seconds: float) -> float:
+    """What takes no time has no limit that is known."""
+    return amount / seconds if seconds else 0.0

@@ -16,9 +16,12 @@ from vllm_obs.engine.profile_captures import CaptureSite, MakeCapture
 from vllm_obs.engine.profile_order import OPERATORS, ProfileOrder
 from vllm_obs.engine.worker.device_memory import cuda_cache_budget
 from vllm_obs.engine.worker.host import free_memory_bytes, return_freed_memory, usable_cores
+from vllm_obs.engine.worker.limit_trials import measure_limits
+from vllm_obs.engine.worker.limits import MachineLimits
 from vllm_obs.engine.worker.memory import cpu_cache_budget
 from vllm_obs.engine.worker.model_runner import ModelRunner
 from vllm_obs.engine.worker.profiler import OperatorCapture
+from vllm_obs.telemetry.memory_samples import Ranges
 
 WARM_UP_TOKENS = 32
 
@@ -114,6 +117,11 @@ class Worker:
         ):
             self.runner.execute_model(plan)
             self.runner.sample_tokens(None)
+
+    def machine_limits(self, weights: Ranges) -> MachineLimits:
+        """What this machine does at best, with the threads that steps have; `weights` lie in the host's memory."""
+        dtype: torch.dtype = getattr(torch, self.config.model.dtype)
+        return measure_limits(self.model, dtype, torch.device(self.config.model.device), weights)
 
     def execute_model(self, plan: StepPlan) -> None:
         """Run the forward pass of a plan. Whatever fails, what the plan releases is released."""

@@ -4,7 +4,9 @@ import pytest
 from inspector_pages import shown, texts
 from observer_states import KeptSource, answers_of
 
+from vllm_obs.dashboard import profile_tables
 from vllm_obs.dashboard.profile_phases import phases_of
+from vllm_obs.dashboard.profile_utilisation import TEACH, rate
 from vllm_obs.dashboard.source import Reading
 
 MS = 1_000_000
@@ -87,3 +89,92 @@ def test_refused_order_is_told_in_words() -> None:
 def test_recording_takes_no_orders() -> None:
     page = shown("profile", KeptSource(answers_of("saturated"), is_live=False))
     assert page.button[0].disabled
+
+
+RATES = {"seconds": 12.5, "flops_per_second": 2.5e10, "bytes_per_second": 6e9, "mfu": 0.25, "mbu": 0.6}
+UTILISATION = {
+    "engine": "0",
+    "num_steps": 1234,
+    "num_ranks": 2,
+    "limits": {
+        "flops_per_second": 1e11,
+        "bytes_per_second": 1e10,
+        "was_exceeded": {"flops": False, "bytes": True},
+    },
+    "worker": RATES,
+    "wall": {**RATES, "mfu": 0.05, "mbu": 0.12, "flops_per_second": 5e9},
+    "kinds": {"decode": {**RATES, "mbu": 0.625}, "prefill": {**RATES, "mfu": None, "flops_per_second": None}},
+    "phases": {"prepare": 0.02, "forward": 0.9, "wait": 0.0, "sample": 0.08},
+    "sentence": "Reading is what steps wait for.",
+    "caveat": "Attention is left out.",
+}
+UNKNOWN = {**UTILISATION, "num_steps": 0, "limits": None, "kinds": {}, "worker": dict.fromkeys(RATES),
+           "wall": dict.fromkeys(RATES)}  # fmt: skip
+
+
+def utilisation_of(document: object, **query: str) -> tuple[list[str], str]:
+    """The HTML of the two cards, and all that can be read."""
+    kept = answers_of("saturated").items()
+    answers = {path: answer for path, answer in kept if not path.startswith("/inspect/utilisation")}
+    if document is not None:
+        answers["/inspect/utilisation"] = document
+    page = shown("profile", KeptSource(answers), **query)
+    assert not page.exception
+    cards = [element.proto.body for element in page.get("html") if "(M" in element.proto.body]
+    return cards, texts(page).replace("\\", "")
+
+
+def test_cards_show_what_is_reached_of_what_was_measured() -> None:
+    (arithmetic, memory), read = utilisation_of(UTILISATION, window="10s")
+    assert "<b>Arithmetic (MFU)</b> 25 %" in arithmetic
+    assert arithmetic.count("width:25.000%") == 2, "the workers' time and decode steps"
+    assert "width:5.000%" in arithmetic
+    assert ">–<" in arithmetic, "of steps with a prompt nothing is known"
+    for words in (
+        "25.0 GFLOP/s",
+        "5.00 GFLOP/s",
+        "Limit 100 GFLOP/s: the best matrix products measured at the start",
+    ):
+        assert words in arithmetic
+    assert "<b>Memory (MBU)</b> 60 %" in memory
+    assert "width:62.500%" in memory
+    assert "Limit 10.0 GB/s: of the best step, which did more than was measured at the start" in memory
+    assert "How much of the machine is used, last 10s" in read
+    assert "Reading is what steps wait for." in read
+    assert (
+        "1\u202f234 steps took on 2 ranks 12.5 s: prepare 2.0 %, forward 90 %, wait 0 %, sample 8.0 %. "
+        "Attention is left out."
+    ) in read
+
+
+@pytest.mark.parametrize("document", [None, UNKNOWN])
+def test_nothing_is_shown_as_zero_where_limits_are_not_known(document: object) -> None:
+    cards, read = utilisation_of(document)
+    assert len(cards) == 2
+    assert all("</b> –" in card and "The limit is not known" in card and "0 %" not in card for card in cards)
+    assert TEACH in read
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [(None, "–"), (0.0, "0 B/s"), (12.0, "12.0 B/s"), (9.87e10, "98.7 GB/s"), (1.25e12, "1.25 TB/s")],
+)
+def test_rates_have_three_digits(value: float | None, says: str) -> None:
+    assert rate(value, "B/s") == says
+
+
+@pytest.mark.parametrize("has_ran", [True, False])
+def test_flame_graph_is_of_what_ran_where_that_is_known(monkeypatch: pytest.MonkeyPatch, has_ran: bool) -> None:
+    drawn: list[tuple[str, ...]] = []
+    monkeypatch.setattr(profile_tables, "flame_graph", lambda *paths: drawn.append(paths))
+    role = {"role": "Worker", "num_ran": 3, "knows_who_ran": True, "num_samples": 9, "cpu_seconds": 0.03,
+            "functions": []}  # fmt: skip
+    names = ["merged.collapsed.txt", *(["merged.ran.collapsed.txt"] if has_ran else [])]
+    profile = {**PROFILE, "kind": "samples", "operators": None, "samples": [role],
+               "files": [{"name": name, "num_bytes": 9} for name in names]}  # fmt: skip
+    answers = answers_of("saturated")
+    answers["/inspect/profiles"], answers["/inspect/profiles/p"] = {"profiles": [profile]}, profile
+    page = shown("profile", KeptSource(answers))
+    assert not page.exception
+    ran = "profiles/p/merged.ran.collapsed.txt" if has_ran else ""
+    assert drawn == [("profiles/p/merged.collapsed.txt", ran)]

@@ -1,9 +1,11 @@
-"""A real Chromium for the tests of pages, and what went wrong in it."""
+"""A real Chromium for the tests of pages, what can be read on them, and what went wrong in them."""
 
 import contextlib
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -22,17 +24,29 @@ FLAGS = (
 )
 SIZE = {"width": 1400, "height": 1000}
 WAIT_MS = 30_000
+PROBES = ("/_stcore/health", "/_stcore/host-config")
+"""Streamlit asks for these below the page's path first, and then where they are."""
+TABLES = """grids => grids.map(grid => [...grid.rows].map(row => [...row.cells].map(cell => cell.textContent)))"""
+
+Row = dict[str, str]
 
 
 class View:
-    """One page in the browser, and the errors of its scripts."""
+    """One page in the browser.
+
+    `errors` are its scripts', `complaints` what the console says of failed requests and the like, `outside` the
+    addresses on other hosts, `streams` the event streams that were opened.
+    """
 
     def __init__(self, page: "playwright.Page") -> None:
         self.page = page
         self.errors: list[str] = []
+        self.complaints: list[str] = []
         self.outside: list[str] = []
+        self.streams: list[str] = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", lambda request: self._note(request.url))
+        page.on("request", lambda request: self._note_request(request.url))
+        page.on("console", self._note_line)
 
     def open(self, address: str) -> None:
         """Go there, and wait until the page has been drawn for the first time."""
@@ -46,6 +60,10 @@ class View:
             "[data-testid=stApp][data-test-script-state=notRunning]", timeout=WAIT_MS, state="attached"
         )
 
+    def press(self, role: str, name: str) -> None:
+        """Click on the button, link or tab of that name."""
+        self.page.get_by_role(role, name=name, exact=True).first.click(timeout=WAIT_MS)
+
     @property
     def exceptions(self) -> list[str]:
         """The text of every exception box."""
@@ -56,16 +74,58 @@ class View:
         """All that can be read."""
         return self.page.inner_text("[data-testid=stMain]")
 
+    @property
+    def header(self) -> str:
+        """The strip above every page."""
+        return self.page.inner_text(".st-key-strip", timeout=WAIT_MS)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What the address says behind its question mark."""
+        return dict(parse_qsl(urlsplit(self.page.url).query))
+
+    def metric(self, label: str) -> str:
+        """The figure under this label."""
+        title = self.page.locator("[data-testid=stMetricLabel]", has_text=re.compile(f"^{re.escape(label)}$"))
+        card = self.page.locator("[data-testid=stMetric]", has=title)
+        return card.locator("[data-testid=stMetricValue]").inner_text(timeout=WAIT_MS)
+
+    def table(self, *first: str) -> list[Row]:
+        """The rows in view of the table that begins with these columns, as a screen reader has them."""
+        grids: list[list[list[str]]] = self.page.eval_on_selector_all("[data-testid=stDataFrame] table", TABLES)
+        for names, *rows in grids:
+            if tuple(names[: len(first)]) == first:
+                return [dict(zip(names, row, strict=True)) for row in rows]
+        raise AssertionError(f"no table begins with {first}: {[grid[0] for grid in grids]}")
+
+    def has_table(self, *first: str) -> bool:
+        """Whether that table is there and has a row."""
+        try:
+            return bool(self.table(*first))
+        except AssertionError:
+            return False
+
     def wait_for(self, holds: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
         """Until something holds; fails with what is on the page."""
         deadline = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < deadline, f"{what} did not happen; the page says:\n{self.text}"
-            self.page.wait_for_timeout(100)
+            self.page.wait_for_timeout(50)
 
-    def _note(self, url: str) -> None:
+    def assert_well(self) -> None:
+        """Nothing went wrong on it so far, and nothing was asked of another host."""
+        found = (self.exceptions, self.errors, self.complaints, self.outside)
+        assert found == ([], [], [], []), found
+
+    def _note_request(self, url: str) -> None:
         if not url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:")):
             self.outside.append(url)
+        if "/inspect/streams/" in url:
+            self.streams.append(urlsplit(url).path)
+
+    def _note_line(self, line: "playwright.ConsoleMessage") -> None:
+        if line.type == "error" and not line.location["url"].endswith(PROBES):
+            self.complaints.append(f"{line.text} ({line.location['url']})")
 
 
 @contextlib.contextmanager
@@ -82,6 +142,20 @@ def browser() -> Iterator["playwright.Browser"]:
 
 
 def view(found: "playwright.Browser", scheme: str = "light") -> View:
-    """A fresh page."""
-    context = found.new_context(viewport=SIZE, color_scheme=scheme)
-    return View(context.new_page())
+    """A fresh page in a window of its own."""
+    return View(window(found, scheme).new_page())
+
+
+def window(found: "playwright.Browser", scheme: str = "light") -> "playwright.BrowserContext":
+    """What pages share: their size, their colours and what was fetched already."""
+    return found.new_context(viewport=SIZE, color_scheme=scheme)
+
+
+@contextlib.contextmanager
+def tab(of: "playwright.BrowserContext") -> Iterator[View]:
+    """A page of that window, closed at the end."""
+    page = of.new_page()
+    try:
+        yield View(page)
+    finally:
+        page.close()

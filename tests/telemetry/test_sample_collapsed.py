@@ -2,7 +2,7 @@
 
 from sample_sets import engine_samples
 
-from vllm_obs.telemetry.sample_collapsed import collapsed_text, read_collapsed
+from vllm_obs.telemetry.sample_collapsed import collapsed_text, ran_text, read_collapsed
 from vllm_obs.telemetry.sample_set import Frame, ThreadSamples
 
 STEP = "main (vllm_obs/engine/process.py:10);EngineCore.step (vllm_obs/engine/core.py:100)"
@@ -44,3 +44,10 @@ def test_no_sample_is_lost_on_the_way() -> None:
     sets = [engine_samples("Worker_TP0"), engine_samples("Worker_TP1")]
     counts = read_collapsed(collapsed_text(sets).splitlines())
     assert counts.total() == sum(samples.num_samples for samples in sets) == 20
+
+
+def test_of_what_ran_each_stack_has_its_cpu_time_and_what_only_waited_is_left_out() -> None:
+    assert ran_text([engine_samples("Worker_TP0"), engine_samples("Worker_TP1")]) == (
+        f"Worker;MainThread;{STEP} 30000\nWorker;MainThread;{STEPS} 40000\n"
+    )
+    assert ran_text([]) == ""

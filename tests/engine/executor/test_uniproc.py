@@ -18,7 +18,14 @@ from vllm_obs.engine.plan import NewRow, StepPlan
 from vllm_obs.engine.profile_order import ProfileOrder
 from vllm_obs.engine.worker import worker as worker_module
 from vllm_obs.telemetry.recorder import MemoryRecorder
-from vllm_obs.telemetry.records import MemorySampled, ProcessPhase, ProfileBegun, ProfileEnded, WorkerStep
+from vllm_obs.telemetry.records import (
+    MemorySampled,
+    ProcessPhase,
+    ProfileBegun,
+    ProfileEnded,
+    WorkerLimits,
+    WorkerStep,
+)
 
 PHASES = ["import torch", "load weights", "kv cache", "warm-up"]
 
@@ -60,6 +67,16 @@ def test_memory_is_recorded_after_the_imports_and_at_the_end(
     assert (imported.phase, imported.parts, imported.part_bytes[0] > 0) == ("import torch", ["libraries"], True)
     assert (placed.phase, "activations" in placed.parts, "objects" in placed.parts) == ("warm-up", True, True)
     assert len(placed.ranges) == len(placed.parts) == len(placed.part_bytes)
+
+
+def test_limits_are_recorded_once_within_the_warm_up(executor: UniprocExecutor, recorder: MemoryRecorder) -> None:
+    executor.initialize()
+    (limits,) = (record for record in recorder.records if isinstance(record, WorkerLimits))
+    (warm_up,) = (r for r in recorder.records if isinstance(r, ProcessPhase) and r.phase == "warm-up")
+    assert (limits.rank, limits.dtype) == (0, "float32")
+    assert limits.flops_per_second > 0
+    assert limits.bytes_per_second > 0
+    assert warm_up.begun_at < limits.measured_at < warm_up.ended_at
 
 
 def test_a_step_answers_in_finished_futures_and_is_recorded(

@@ -15,6 +15,7 @@ from plan_driver import Driver
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.messages import SamplingSpec
 from vllm_obs.engine.worker import worker as worker_module
+from vllm_obs.engine.worker.memory_parts import memory_parts
 from vllm_obs.engine.worker.worker import Worker
 
 REFERENCES = Path(__file__).parents[2] / "data" / "smollm2_greedy.json"
@@ -52,6 +53,14 @@ def test_greedy_tokens_and_logprobs_are_the_reference_s(
         assert outputs[str(place)] == one["output_token_ids"][:NUM_TOKENS]
         found = [logprobs.logprobs[0, 0] for logprobs in driver.logprobs[str(place)]]
         assert found == pytest.approx(one["logprobs"][:NUM_TOKENS], abs=1e-3)
+
+
+def test_limits_are_measured_with_the_models_own_kernels(default_worker: Worker) -> None:
+    weights = memory_parts(default_worker).ranges["weights"]
+    limits = default_worker.machine_limits(weights)
+    assert limits.dtype == "float32"
+    assert limits.flops_per_second > 0
+    assert limits.bytes_per_second > 0
 
 
 def test_warm_up_leaves_no_row(default_worker: Worker) -> None:
