@@ -1,5 +1,18 @@
 """What holds for every test of the tree."""
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
 from vllm_obs.engine.worker.threads import limit_spinning
 
 limit_spinning()  # before any test imports torch: tests share their cores with the servers they start
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose name is short, for runs: a socket's whole path has 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="vo-") as path:
+        yield Path(path)

@@ -75,9 +75,9 @@ def test_a_corrupt_file(tmp_path: Path) -> None:
     assert_one_line(serve(str(path), "--port", "0"), "broken.gguf")
 
 
-def test_a_cache_that_holds_no_request_of_full_length(tmp_path: Path) -> None:
+def test_a_cache_that_holds_no_request_of_full_length(short_path: Path) -> None:
     """Found by the engine's process once the weights are there: its one line comes through, and it is gone."""
-    run_dir = str(tmp_path / "runs")
+    run_dir = str(short_path)
     words = ("--port", "0", "--host", "127.0.0.1", "--kv-cache-memory-bytes", "1M")
     done = serve(*words, env={"VLLM_OBS_RUN_DIR": run_dir}, seconds=90)
     assert done.returncode == 78, done.stderr

@@ -28,8 +28,8 @@ def line(number: int, url: str = "/v1/completions", num_blanks: int = 0) -> byte
 
 
 @pytest.fixture
-def batch(tmp_path: Path) -> Iterator["Batch"]:
-    running = Batch(tmp_path)
+def batch(short_path: Path) -> Iterator["Batch"]:
+    running = Batch(short_path)
     yield running
     running.close()
 
