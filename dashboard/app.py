@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.routing import Route
 
+from vllm_obs.dashboard.closed_tabs import ClosedTabs
 from vllm_obs.dashboard.page_list import PAGES
 from vllm_obs.dashboard.proxy import Proxy
 from vllm_obs.dashboard.source import Source, install
@@ -46,7 +47,7 @@ def build_app(source: Source, host: str, trace_url: str = "", start: Starting = 
             await proxy.close()
             await end()
 
-    middleware = [Middleware(InspectGuard, host=host)]
+    middleware = [Middleware(InspectGuard, host=host), Middleware(ClosedTabs)]
     routes = [*proxy.routes, Route(f"/{PAGES[0].name}", _first_page, methods=["GET"])]
     return st.App(SCRIPT, routes=routes, lifespan=lifespan, middleware=middleware)
 

@@ -1,5 +1,7 @@
 """Figures as people read them: lengths of time, sizes, shares, counts, and what stands where there is none."""
 
+from collections.abc import Iterable
+
 NOTHING = "–"
 NS = 1e9
 
@@ -51,6 +53,11 @@ def number(value: float | None) -> str:
     if value == int(value) or abs(value) >= 100:
         return f"{value:,.0f}".replace(",", "\u202f")
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def known(values: Iterable[float | None]) -> list[float]:
+    """What a sparkline can draw: gaps are left out."""
+    return [value for value in values if value is not None]
 
 
 def count(value: int, noun: str) -> str:

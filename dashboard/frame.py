@@ -1,5 +1,6 @@
 """What all pages are made in: panels that refresh by themselves, and plain words where nothing is to be shown."""
 
+import re
 from collections.abc import Callable
 
 import streamlit as st
@@ -32,13 +33,13 @@ def note_trouble(reading: Reading) -> None:
         return
     if reading.is_gone and reading.is_there:
         place.warning(
-            f"The server does not answer: {reading.trouble}. "
+            f"The server does not answer: {said(reading.trouble)}. "
             f"Below is how it was {seconds(reading.age_seconds)} ago."
         )
     elif reading.is_gone:
-        place.error(f"The server does not answer: {reading.trouble}.")
+        place.error(f"The server does not answer: {said(reading.trouble)}.")
     else:
-        place.info(reading.trouble)
+        place.info(said(reading.trouble))
 
 
 def teach(what: str, how: str = "") -> None:
@@ -48,10 +49,21 @@ def teach(what: str, how: str = "") -> None:
 
 
 def said(text: str) -> str:
-    """A sentence of the Observer for Markdown: what stands between backticks is code, all else as it is."""
-    return "`".join(piece if place % 2 else escape(piece) for place, piece in enumerate(text.split("`")))
+    """A sentence of the Observer for Markdown: what stands between two backticks is code, all else as it is."""
+    return "".join(piece if _CODE.fullmatch(piece) else escape(piece) for piece in _CODE_PARTED.split(text))
+
+
+def code(text: str) -> str:
+    """A text from outside for Markdown, as code where it can stand there whole."""
+    return f"`{text}`" if _CODE.fullmatch(f"`{text}`") else escape(text)
 
 
 def escape(text: str) -> str:
-    """A text from outside (an id, a label) for Markdown, every sign as itself."""
-    return "".join(f"\\{sign}" if sign in "\\`*_{}[]()<>#+-.!|$~:" else sign for sign in text)
+    """A text from outside (an id, a label) for Markdown, every sign as itself; all in one line."""
+    return _SIGNS.sub(r"\\\g<0>", _SPACE.sub(" ", text))
+
+
+_CODE = re.compile(r"`[^`\r\n]+`")
+_CODE_PARTED = re.compile(rf"((?<!`){_CODE.pattern}(?!`))")
+_SIGNS = re.compile(r"[\\`*_{}\[\]()<>#+\-.!|$~:&=]")
+_SPACE = re.compile(r"\s+")

@@ -1,5 +1,6 @@
 """The strip above every page: is it well, which run and model, how fresh, and whether the page is paused."""
 
+import time
 from typing import Any
 
 import streamlit as st
@@ -7,7 +8,7 @@ import streamlit as st
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.figures import NOTHING, number, seconds
 from vllm_obs.dashboard.frame import escape, panel
-from vllm_obs.dashboard.source import Reading, current
+from vllm_obs.dashboard.source import Reading, Replaced, current
 
 HEALTH_COLOURS = {
     "ok": "green",
@@ -21,6 +22,8 @@ HEALTH_COLOURS = {
 }
 """Word of the run's health → colour of its badge."""
 
+NEWS_SECONDS = 300.0
+
 
 def header() -> None:
     """Draw the strip; it refreshes by itself."""
@@ -32,8 +35,8 @@ def _strip() -> None:
     reading = current().get("/inspect/state")
     word, colour, words = health(reading)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="strip"):
-        st.badge(word, color=colour)  # type: ignore[arg-type]
-        st.markdown(words)
+        st.badge(escape(word), color=colour)  # type: ignore[arg-type]
+        st.markdown(words + replaced_words(current().replaced))
 
 
 def health(reading: Reading) -> tuple[str, str, str]:
@@ -50,6 +53,14 @@ def health(reading: Reading) -> tuple[str, str, str]:
         return "gone", "red", f"**The server does not answer since {age}.** What is shown is how it was then."
     word = str(state["health"]["word"])
     return word, HEALTH_COLOURS.get(word, "gray"), _line(state)
+
+
+def replaced_words(replaced: Replaced | None) -> str:
+    """That the server was started anew, for as long as somebody may not have seen it."""
+    age = time.monotonic() - replaced.seen_at if replaced is not None else NEWS_SECONDS
+    if replaced is None or age >= NEWS_SECONDS:
+        return ""
+    return f" · :orange[this is another run since {seconds(age)}; {escape(replaced.run)} was before it]"
 
 
 def _line(state: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """One incident, read: what happened, in which order, who was hurt, and what each process was doing."""
 
+import shlex
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.figures import NOTHING, NS, count, nanoseconds, number, size
-from vllm_obs.dashboard.frame import escape, said
+from vllm_obs.dashboard.frame import code, escape, said
 
 MAX_ROWS = 200
 MAX_LOG_LINES = 200
@@ -47,7 +48,8 @@ def _head(content: Row, incident: Row) -> None:
             lines.append(f"- :red[This folder is damaged; not to be read: {escape(', '.join(damaged))}]")
         st.markdown("\n".join(lines) or "–")
         folder = content.get("folder", "")
-        st.caption(f"Kept in `{folder}`; with nothing running: `vllm-obs dashboard --incident {folder}`")
+        again = f"vllm-obs dashboard --incident {shlex.quote(folder)}"
+        st.caption(f"Kept in {code(folder)}; with nothing running: {code(again)}")
 
 
 def _timeline(content: Row) -> None:
@@ -91,7 +93,9 @@ def _is(row: Row, culprit: Row) -> bool:
 def _requests(content: Row) -> None:
     told = content["incident"].get("requests") or {}
     rows = content["open_requests"][:MAX_ROWS]
-    stages = ", ".join(f"{amount} in {stage}" for stage, amount in (told.get("by_stage") or {}).items())
+    stages = ", ".join(
+        f"{number(amount)} in {escape(stage)}" for stage, amount in (told.get("by_stage") or {}).items()
+    )
     st.markdown(f"{count(told.get('num_open', len(rows)), 'request')} open{': ' + stages if stages else ''}.")
     st.dataframe(
         {
@@ -139,7 +143,7 @@ def _stacks(content: Row) -> None:
     if not stacks:
         st.markdown("No stacks were to be had.")
     for title, text in stacks.items():
-        with st.expander(title):
+        with st.expander(escape(title)):
             st.code(text, language=None, height=TABLE_HEIGHT)
 
 
@@ -148,7 +152,7 @@ def _logs(content: Row) -> None:
     if not logs:
         st.markdown("No process has logged anything.")
     for title, lines in logs.items():
-        with st.expander(f"{title}, last {number(min(len(lines), MAX_LOG_LINES))} lines"):
+        with st.expander(f"{escape(title)}, last {number(min(len(lines), MAX_LOG_LINES))} lines"):
             st.code("\n".join(lines[-MAX_LOG_LINES:]), language=None, height=TABLE_HEIGHT)
 
 

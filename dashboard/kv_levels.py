@@ -6,8 +6,8 @@ import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.drawing import Part, legend, stacked_bar
-from vllm_obs.dashboard.figures import NOTHING, count, number, share
-from vllm_obs.dashboard.frame import escape, note_trouble
+from vllm_obs.dashboard.figures import NOTHING, count, known, number, share
+from vllm_obs.dashboard.frame import note_trouble
 from vllm_obs.dashboard.palette import BLOCK_COLOURS
 from vllm_obs.dashboard.source import Reading, current
 
@@ -186,13 +186,3 @@ def turnover_words(last: Row, summary: Row) -> str:
         f"{number(per_second)} blocks are evicted a second. {count(num_cached, 'cached block')} that nobody holds "
         f"last about {number(num_cached / per_second)} s at that rate."
     )
-
-
-def known(values: list[float | None]) -> list[float]:
-    """What a sparkline can draw; gaps are left out."""
-    return [value for value in values if value is not None]
-
-
-def name_words(request_id: str) -> str:
-    """A request's id for Markdown, as code."""
-    return f"`{request_id}`" if "`" not in request_id else escape(request_id)

@@ -8,8 +8,7 @@ import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.figures import count, number, share
-from vllm_obs.dashboard.frame import said
-from vllm_obs.dashboard.kv_levels import name_words
+from vllm_obs.dashboard.frame import code, escape, said
 from vllm_obs.dashboard.source import current
 
 HEIGHT = 165
@@ -44,7 +43,7 @@ def request_panel() -> None:
             return
         reading = current().get(f"/inspect/requests/{quote(name, safe='')}/cache", step=url_state.paused_step())
         if not reading.is_there:
-            st.markdown(f"**{name_words(name)}**\n\n{said(reading.trouble)}")
+            st.markdown(f"**{code(name)}**\n\n{said(reading.trouble)}")
             return
         found, held = st.columns([3, 2], gap="medium")
         row = newest(reading.content["sequences"])
@@ -82,14 +81,14 @@ def _maker(maker: Row) -> str:
     first = maker["first_block"] + 1
     last = maker["first_block"] + maker["num_blocks"]
     which = f"block {first}" if first == last else f"blocks {first} to {last}"
-    return f"{name_words(maker['request_id'])} ({which}, step {number(maker['first_step'])})"
+    return f"{code(maker['request_id'])} ({which}, step {number(maker['first_step'])})"
 
 
 def held_words(row: Row) -> str:
     """What it holds and with whom."""
     block_ids = row["block_ids"] or []
     link = url_state.link("requests", request=row["request_id"])
-    lines = [f"**{name_words(row['request_id'])}** · {row['state']} · [its request]({link})"]
+    lines = [f"**{code(row['request_id'])}** · {escape(row['state'])} · [its request]({link})"]
     if not block_ids:
         return "\n\n".join([*lines, "It holds no blocks."])
     held = "holds" if row.get("is_held", True) else "held at its end"
@@ -105,7 +104,7 @@ def sharing_words(row: Row) -> str:
     if not row.get("is_held", True) or not num_shared:
         return "It shares none of them."
     by_sharer = Counter(place for places in row["others"] for place in places)
-    named = [f"{name_words(row['sharers'][place])} ({num})" for place, num in by_sharer.most_common(MAX_SHARERS)]
+    named = [f"{code(row['sharers'][place])} ({num})" for place, num in by_sharer.most_common(MAX_SHARERS)]
     more = len(row["sharers"]) - len(named)
     others = ", ".join(named) + (f" and {more} more" if more > 0 else "")
     part = share(num_shared / len(row["block_ids"]))

@@ -1,5 +1,6 @@
 """Where memory is: the sentence and the room that is left first, a bar for each process, and the table."""
 
+from html import escape
 from typing import Any
 
 import streamlit as st
@@ -83,7 +84,7 @@ def _bars(rows: list[Row]) -> str:
     largest = max(row["resident_bytes"] for row in rows)
     bars = "".join(
         '<div style="display:grid;grid-template-columns:230px minmax(0,1fr);gap:10px;align-items:center;'
-        f'padding:2px 0;font-size:0.84rem"><div class="tabular"><b>{name_of(row["role"])}</b> '
+        f'padding:2px 0;font-size:0.84rem"><div class="tabular"><b>{escape(name_of(row["role"]))}</b> '
         f"{size(row['resident_bytes'])}</div>{stacked_bar(_parts(row, largest), name_of(row['role']), 16)}</div>"
         for row in rows
     )

@@ -1,11 +1,13 @@
 """The overview's engines: queues, KV use, preemptions, where the loop's time goes, and why requests wait."""
 
+from html import escape as escape_html
 from typing import Any
 
 import streamlit as st
 
 from vllm_obs.dashboard.drawing import Part, legend, stacked_bar
-from vllm_obs.dashboard.figures import NOTHING, count, number, share
+from vllm_obs.dashboard.figures import NOTHING, count, known, number, share
+from vllm_obs.dashboard.frame import escape
 from vllm_obs.dashboard.palette import BLOCK_COLOURS, PHASE_COLOURS
 from vllm_obs.dashboard.source import current
 
@@ -34,15 +36,15 @@ def _engine(engine: dict[str, Any], levels: dict[str, list[Any]], waiting: dict[
     running, waits, blocks, preemptions, loop = st.columns([1, 1, 2, 1, 3])
     with running:
         st.metric("Running", number(engine["num_running"]), border=True, height=128,
-                  chart_data=_known(levels.get("num_running", [])))  # fmt: skip
+                  chart_data=known(levels.get("num_running", [])))  # fmt: skip
     with waits:
         st.metric("Waiting", number(engine["num_waiting"]), border=True, height=128,
-                  chart_data=_known(levels.get("num_waiting", [])))  # fmt: skip
+                  chart_data=known(levels.get("num_waiting", [])))  # fmt: skip
     with blocks, st.container(border=True, height=128):
         st.html(_blocks(engine))
     with preemptions:
         st.metric("Preempted, 5 min", _sum(levels.get("num_preempted", [])), border=True, height=128,
-                  chart_data=_known(levels.get("num_preempted", [])), chart_type="bar")  # fmt: skip
+                  chart_data=known(levels.get("num_preempted", [])), chart_type="bar")  # fmt: skip
     with loop, st.container(border=True, height=128):
         st.html(_loop(engine))
     st.markdown(_why(engine, waiting))
@@ -57,7 +59,7 @@ def _blocks(engine: dict[str, Any]) -> str:
     ]
     doubt = "" if blocks["is_exact"] else " (records are missing)"
     title = f"KV blocks: {share(blocks['usage'])} of {number(blocks['num_blocks'])} in use{doubt}"
-    return f"<div style='margin-bottom:6px'>{title}</div>{stacked_bar(parts, title)}{legend(parts)}"
+    return _bar(title, parts)
 
 
 def _loop(engine: dict[str, Any]) -> str:
@@ -71,7 +73,11 @@ def _loop(engine: dict[str, Any]) -> str:
         f"Engine {engine['engine']}, last 10 s: busy {share(shares['busy'])}, idle {share(shares['idle'])}, "
         f"overhead {share(overhead)}"
     )
-    return f"<div style='margin-bottom:6px'>{title}</div>{stacked_bar(parts, title)}{legend(parts)}"
+    return _bar(title, parts)
+
+
+def _bar(title: str, parts: list[Part]) -> str:
+    return f"<div style='margin-bottom:6px'>{escape_html(title)}</div>{stacked_bar(parts, title)}{legend(parts)}"
 
 
 def _why(engine: dict[str, Any], waiting: dict[str, Any]) -> str:
@@ -81,13 +87,11 @@ def _why(engine: dict[str, Any], waiting: dict[str, Any]) -> str:
     head = engine["head_reason"] or next(iter(reasons), "unknown")
     behind = waiting["by_reason"].get("head_of_line", 0)
     queue = f"; {count(behind, 'request')} stand behind it" if behind else ""
-    return f"The first in line waits for **{head.replace('_', ' ')}**{queue}. [Who waits and why](/scheduler)"
-
-
-def _known(values: list[Any]) -> list[float]:
-    return [value for value in values if value is not None]
+    return (
+        f"The first in line waits for **{escape(head.replace('_', ' '))}**{queue}. [Who waits and why](/scheduler)"
+    )
 
 
 def _sum(values: list[Any]) -> str:
-    known = _known(values)
-    return number(sum(known)) if known else NOTHING
+    seen = known(values)
+    return number(sum(seen)) if seen else NOTHING

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from vllm_obs.dashboard.figures import NOTHING, number, seconds
+from vllm_obs.dashboard.figures import NOTHING, known, number, seconds
 from vllm_obs.dashboard.source import current
 
 TREND_SECONDS = 5
@@ -45,7 +45,7 @@ def rate_panel() -> None:
                 number(rates.get(card.name)),
                 border=True,
                 help=f"{card.help} The figure is of the last 10 s, the line of the last 5 min.",
-                chart_data=_known(rows.get(card.name, [])),
+                chart_data=known(rows.get(card.name, [])),
                 height=128,
             )
 
@@ -64,7 +64,7 @@ def latency_panel(window: str) -> None:
                 quantile(summary, "p95"),
                 border=True,
                 help=f"{card.help} Quantiles of merged counts, exact to 1 %, never averages of quantiles.",
-                chart_data=_known(rows.get(card.name, {}).get("p95", [])),
+                chart_data=known(rows.get(card.name, {}).get("p95", [])),
                 height=152,
                 delta=f"p50 {quantile(summary, 'p50')} · p99 {quantile(summary, 'p99')} · "
                 f"{number(summary['num_observed'])} seen",
@@ -76,8 +76,3 @@ def latency_panel(window: str) -> None:
 def quantile(summary: dict[str, Any], name: str) -> str:
     """One quantile; nothing where nothing was observed, which is not 0."""
     return seconds(summary[name]) if summary["num_observed"] else NOTHING
-
-
-def _known(values: list[float | None]) -> list[float]:
-    """What a sparkline can draw: from where something was seen on; gaps in it are left out."""
-    return [value for value in values if value is not None]

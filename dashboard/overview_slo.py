@@ -6,6 +6,7 @@ import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.figures import NOTHING, number, seconds, share
+from vllm_obs.dashboard.frame import said
 from vllm_obs.dashboard.source import current
 
 MAX_TARGETS = 128
@@ -32,7 +33,7 @@ def objectives_panel(targets: str) -> None:
     note = st.empty()
     left, right = st.columns([2, 3])
     if not reading.is_there:
-        note.warning(reading.trouble)
+        note.warning(said(reading.trouble))
     slo = reading.content or {"targets": {}, "windows": {}}
     if reading.is_there and not slo["targets"]:
         note.info("No objectives are set. Start the server with `--slo ttft=0.5,tpot=50ms`, or try some above.")

@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from vllm_obs.dashboard.figures import NOTHING
-from vllm_obs.dashboard.frame import said
+from vllm_obs.dashboard.frame import escape, said
 from vllm_obs.dashboard.process_facts import ENDED, name_of
 from vllm_obs.dashboard.source import current
 
@@ -57,8 +57,8 @@ def _take(pid: int) -> None:
 
 
 def _process(process: Row, is_open: bool) -> None:
-    how = f", {process['how']}" if process["how"] else ": none"
-    with st.expander(f"{said(str(process['title']))} (pid {process['pid']}){how}", expanded=is_open):
+    how = f", {escape(str(process['how']))}" if process["how"] else ": none"
+    with st.expander(f"{escape(str(process['title']))} (pid {process['pid']}){how}", expanded=is_open):
         if process["says"]:
             st.markdown(said(str(process["says"])))
         st.code(stack_text(process) or "No stack was to be had.", language=None, height=320)

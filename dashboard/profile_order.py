@@ -5,6 +5,7 @@ from typing import Any
 import streamlit as st
 
 from vllm_obs.dashboard import url_state
+from vllm_obs.dashboard.frame import said
 from vllm_obs.dashboard.source import current
 
 KINDS = {"operators": "Operators of the workers", "samples": "Stacks of all processes"}
@@ -52,4 +53,4 @@ def _order(body: dict[str, Any]) -> None:
             f"It runs for {body['seconds']:g} s at most; it is listed below and opens here when it is written."
         )
     else:
-        st.error(f"No profile was begun: {answer.trouble}.")
+        st.error(f"No profile was begun: {said(answer.trouble)}.")

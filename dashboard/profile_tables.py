@@ -1,12 +1,13 @@
 """The tables of a profile: operators by their own time, functions by their CPU time, and the flame graph."""
 
 from typing import Any
+from urllib.parse import quote
 
 import streamlit as st
 
 from vllm_obs.dashboard.canvas.flame_graph import flame_graph
 from vllm_obs.dashboard.figures import number, seconds, share
-from vllm_obs.dashboard.frame import said, teach
+from vllm_obs.dashboard.frame import escape, said, teach
 
 MAX_ROWS = 400
 COLLAPSED = "merged.collapsed.txt"
@@ -22,10 +23,10 @@ def operator_tables(tables: list[dict[str, Any]]) -> None:
         teach("No step ran meanwhile", "Take the profile again while requests are served.")
         return
     st.markdown(
-        f"{said(str(role))}: {number(table['num_steps'])} steps ({table['first_step']} to {table['last_step']}), "
-        f"median {seconds(table['median_step_seconds'])}, longest {seconds(table['max_step_seconds'])}. Operators "
-        f"account for {share(table['accounted_share'])} of the {seconds(table['forward_seconds'])} that the "
-        "forward passes took; the rest is Python between them."
+        f"{escape(str(role))}: {number(table['num_steps'])} steps ({table['first_step']} to {table['last_step']}),"
+        f" median {seconds(table['median_step_seconds'])}, longest {seconds(table['max_step_seconds'])}. "
+        f"Operators account for {share(table['accounted_share'])} of the {seconds(table['forward_seconds'])} that "
+        "the forward passes took; the rest is Python between them."
     )
     rows = table["operators"][:MAX_ROWS]
     st.dataframe(
@@ -54,12 +55,12 @@ def sample_tables(profile: dict[str, Any]) -> None:
     """The flame graph of all processes, and one role's functions."""
     sampling = profile.get("sampling") or {}
     if sampling.get("says"):
-        st.caption(f"Sampled with {sampling['sampler']}: {said(str(sampling['says']))}.")
+        st.caption(f"Sampled with {escape(str(sampling['sampler']))}: {said(str(sampling['says']))}.")
     for missing in sampling.get("missing", []):
-        st.warning(f"{missing} did not answer in time: it may hang; only py-spy could see where.")
+        st.warning(f"{escape(str(missing))} did not answer in time: it may hang; only py-spy could see where.")
     names = {file["name"] for file in profile["files"]}
     if COLLAPSED in names:
-        place = f"profiles/{profile['profile']}/"
+        place = f"profiles/{quote(profile['profile'], safe='')}/"
         flame_graph(place + COLLAPSED, place + COLLAPSED_RAN if COLLAPSED_RAN in names else "")
     by_role = {str(role["role"]): role for role in profile["samples"]}
     chosen = by_role[str(st.selectbox("Process", list(by_role), key="profile-process"))]

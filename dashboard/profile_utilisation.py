@@ -1,6 +1,6 @@
 """How much of what the machine can do is used: arithmetic and reading against what was measured, in words too."""
 
-from html import escape
+from html import escape as escape_html
 from typing import Any, NamedTuple
 
 import streamlit as st
@@ -8,7 +8,7 @@ import streamlit as st
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.drawing import Part, stacked_bar
 from vllm_obs.dashboard.figures import NOTHING, number, seconds, share
-from vllm_obs.dashboard.frame import said
+from vllm_obs.dashboard.frame import escape, said
 from vllm_obs.dashboard.palette import PHASE_COLOURS, TOKEN_COLOURS
 from vllm_obs.dashboard.source import current
 
@@ -59,18 +59,20 @@ def utilisation_panel() -> None:
 def _card(card: Card, document: dict[str, Any]) -> str:
     rates = {**document.get("kinds", {}), "worker": document.get("worker"), "wall": document.get("wall")}
     rows = "".join(_row(card, rates.get(key) or {}, words, colour) for key, words, colour in _ROWS)
-    head = f"<b>{escape(card.title)}</b> {share((rates['worker'] or {}).get(card.name))}"
+    head = f"<b>{escape_html(card.title)}</b> {share((rates['worker'] or {}).get(card.name))}"
     return (
         f'<div style="margin-bottom:6px">{head}</div><div class="tabular" style="{_GRID}">{rows}</div>'
-        f'<div class="tabular" style="{_FOOT}">{escape(_limit(card, document))}</div>'
+        f'<div class="tabular" style="{_FOOT}">{escape_html(_limit(card, document))}</div>'
     )
 
 
 def _row(card: Card, rates: dict[str, Any], words: str, colour: str) -> str:
     part, reached = rates.get(card.name), rate(rates.get(f"{card.amount}_per_second"), card.unit)
     bar = stacked_bar([Part(words, part or 0.0, colour, f"{words} {share(part)}")], card.title, 13)
-    figures = "".join(f"<span style='text-align:right'>{escape(each)}</span>" for each in (share(part), reached))
-    return f"<span>{escape(words)}</span>{bar}{figures}"
+    figures = "".join(
+        f"<span style='text-align:right'>{escape_html(each)}</span>" for each in (share(part), reached)
+    )
+    return f"<span>{escape_html(words)}</span>{bar}{figures}"
 
 
 def _limit(card: Card, document: dict[str, Any]) -> str:
@@ -86,7 +88,8 @@ def _limit(card: Card, document: dict[str, Any]) -> str:
 def _caption(document: dict[str, Any]) -> str:
     if not document.get("num_steps"):
         return NOTHING
-    phases = ", ".join(f"{name} {share(part)}" for name, part in document["phases"].items() if part is not None)
+    parts = {escape(name): part for name, part in document["phases"].items() if part is not None}
+    phases = ", ".join(f"{name} {share(part)}" for name, part in parts.items())
     ranks = f"on {document['num_ranks']} ranks " if document["num_ranks"] > 1 else ""
     took = f"{number(document['num_steps'])} steps took {ranks}{seconds(document['worker']['seconds'])}"
     return f"{took}: {phases}. {said(document['caveat'])}"

@@ -1,12 +1,14 @@
 """The dashboard's own way to the Observer, `/observer/…`: a browser on another machine needs one port only."""
 
 from collections.abc import AsyncIterator
+from urllib.parse import quote
 
 import httpx
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from vllm_obs.dashboard.source import Source
 from vllm_obs.telemetry.inspect_client import InspectorError
@@ -18,6 +20,8 @@ STREAM_READ_SECONDS = 15.0
 """A stream says that it lives once a second."""
 MAX_STREAMS = 16
 _PASSED_ON = ("content-type", "content-disposition", "content-length", "cache-control")
+_AS_IT_SAYS = {"x-content-type-options": "nosniff"}
+"""A file of a profile is never taken for a page of this origin."""
 
 
 class Proxy:
@@ -46,33 +50,80 @@ class Proxy:
         path = request.path_params["path"]
         if not path.startswith("inspect/"):
             return _refusal("only /observer/inspect/… is passed on", 404)
+        if not {".", ".."}.isdisjoint(path.split("/")):
+            return _refusal("a path that goes up again is not passed on", 404)
         is_stream = path.startswith("inspect/streams/") or path == "inspect/events"
         if is_stream and self._num_streams >= MAX_STREAMS:
             return _refusal(f"{self._num_streams} pages listen already, which is the limit", 503)
+        # Counted before anything is awaited, so that those who come at once see one another.
+        place = _Place(self, is_stream)
         try:
-            inspector = await run_in_threadpool(self._source.inspector)
-            timeout = httpx.Timeout(STREAM_READ_SECONDS if is_stream else READ_SECONDS, connect=CONNECT_SECONDS)
-            asked = self._client.build_request(
-                "GET", f"{inspector.url}/{path}", params=request.query_params, timeout=timeout
-            )
-            reply = await self._client.send(asked, stream=True)
+            reply = await self._ask(path, request, is_stream)
         except (InspectorError, httpx.HTTPError, httpx.InvalidURL) as error:
+            place.leave()
             return _refusal(f"the Observer does not answer: {error}", 502)
-        headers = {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers}
-        return StreamingResponse(self._body(reply, is_stream), reply.status_code, headers)
+        except BaseException:
+            place.leave()
+            raise
+        return _Passed(reply, place)
 
-    async def _body(self, reply: httpx.Response, is_stream: bool) -> AsyncIterator[bytes]:
-        self._num_streams += is_stream
+    async def _ask(self, path: str, request: Request, is_stream: bool) -> httpx.Response:
+        inspector = await run_in_threadpool(self._source.inspector)
+        asked = self._client.build_request(
+            "GET",
+            f"{inspector.url}/{quote(path)}",
+            params=request.query_params,
+            # What comes is passed on byte by byte, without what would say how it is packed.
+            headers={"accept-encoding": "identity"},
+            timeout=httpx.Timeout(STREAM_READ_SECONDS if is_stream else READ_SECONDS, connect=CONNECT_SECONDS),
+        )
+        return await self._client.send(asked, stream=True)
+
+    def count(self, num: int) -> None:
+        """So many streams more, or less."""
+        self._num_streams += num
+
+
+class _Place:
+    """A stream's place among those that are allowed; others need none."""
+
+    def __init__(self, proxy: Proxy, is_stream: bool) -> None:
+        self._proxy = proxy
+        self._num = int(is_stream)
+        proxy.count(self._num)
+
+    def leave(self) -> None:
+        """Give it back; idempotent."""
+        self._proxy.count(-self._num)
+        self._num = 0
+
+
+class _Passed(StreamingResponse):
+    """The Observer's reply as it comes. However it ends, also before its first byte, its place is given back."""
+
+    def __init__(self, reply: httpx.Response, place: _Place) -> None:
+        headers = {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers}
+        super().__init__(_parts(reply), reply.status_code, headers | _AS_IT_SAYS)
+        self._reply = reply
+        self._place = place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
         try:
-            async for part in reply.aiter_raw():
-                yield part
-        except httpx.HTTPError:
-            # The stream ends here; the page sees that and comes again.
-            return
+            await super().__call__(scope, receive, send)
         finally:
-            self._num_streams -= is_stream
-            await reply.aclose()
+            self._place.leave()
+            await self._reply.aclose()
+
+
+async def _parts(reply: httpx.Response) -> AsyncIterator[bytes]:
+    try:
+        async for part in reply.aiter_raw():
+            yield part
+    except httpx.HTTPError:
+        # The stream ends here; the page sees that and comes again.
+        return
 
 
 def _refusal(message: str, status: int) -> JSONResponse:
-    return JSONResponse({"error": {"message": message, "code": status}}, status)
+    return JSONResponse({"error": {"message": message, "code": status}}, status, _AS_IT_SAYS)

@@ -8,7 +8,7 @@ import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.figures import NS, count, number, seconds, share, size
-from vllm_obs.dashboard.frame import escape, said
+from vllm_obs.dashboard.frame import code, escape, said
 from vllm_obs.dashboard.request_rows import Row, choosable_table
 from vllm_obs.dashboard.source import current, trace_address
 
@@ -106,8 +106,8 @@ def http_words(row: Row, http: list[Row]) -> str:
         return "It is not over yet." if row["http_id"] else "It did not come over HTTP."
     first = (known["first_byte_at"] - known["received_at"]) / NS if known["first_byte_at"] else None
     parts = [
-        f"`{known['method']} {known['handler']}`",
-        f"status **{known['status']}**" + (f" (`{known['reason']}`)" if known["reason"] else ""),
+        code(f"{known['method']} {known['handler']}"),
+        f"status **{known['status']}**" + (f" ({code(known['reason'])})" if known["reason"] else ""),
         f"first byte after {seconds(first)}",
         f"over after {seconds((known['ended_at'] - known['received_at']) / NS)}",
         f"{size(known['num_request_bytes'])} received",

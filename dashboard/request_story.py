@@ -3,7 +3,7 @@
 import streamlit as st
 
 from vllm_obs.dashboard.figures import NOTHING, nanoseconds, number, seconds
-from vllm_obs.dashboard.frame import said
+from vllm_obs.dashboard.frame import escape, said
 from vllm_obs.dashboard.request_rows import Row, ending_of
 
 
@@ -30,7 +30,7 @@ def figures_of(row: Row) -> dict[str, str]:
         "Output tokens": number(row["num_output_tokens"]),
         "Cached": cached,
         "Preempted": number(row["num_preemptions"]),
-        "Ending": ending_of(row) or NOTHING,
+        "Ending": escape(ending_of(row) or NOTHING),
     }
 
 

@@ -7,7 +7,7 @@ import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.figures import NS, count, number, seconds, size
-from vllm_obs.dashboard.frame import escape, is_held, note_trouble, teach
+from vllm_obs.dashboard.frame import code, escape, is_held, note_trouble, teach
 from vllm_obs.dashboard.request_compare import difference_panel
 from vllm_obs.dashboard.request_facts import facts_panel
 from vllm_obs.dashboard.request_list import KEPT_WORDS
@@ -92,7 +92,7 @@ def chosen_of(name: str, content: Row) -> Found:
 def _head(found: Found) -> None:
     row, content = found.chosen, found.content
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="request-head"):
-        st.badge(row["state"], color=_state_colour(row))  # type: ignore[arg-type]
+        st.badge(escape(row["state"]), color=_state_colour(row))  # type: ignore[arg-type]
         st.markdown(_name_words(row))
     _sequences(found)
     notes = []
@@ -120,7 +120,7 @@ def _state_colour(row: Row) -> str:
 
 def _name_words(row: Row) -> str:
     label = row["external_id"] or row["http_id"] or row["request_id"]
-    parts = [f"**{escape(label)}**", f"`{row['request_id']}`", escape(f"{row['operation']} of {row['model']}")]
+    parts = [f"**{escape(label)}**", code(row["request_id"]), escape(f"{row['operation']} of {row['model']}")]
     if row["engine"]:
         parts.append(f"engine {escape(row['engine'])}")
     if row["stage"]:
@@ -172,13 +172,14 @@ def _http_only(content: Row) -> None:
     """Only what HTTP says of it is known."""
     row = content["http"][-1]
     took = seconds((row["ended_at"] - row["received_at"]) / NS)
-    reason = f" ({row['reason'].replace('_', ' ')})" if row["reason"] else ""
+    reason = f" ({escape(row['reason'].replace('_', ' '))})" if row["reason"] else ""
     answer = f"was answered with {row['status']}{reason}"
     what = "Its client left" if row["status"] == CLIENT_LEFT else f"It {answer}"
+    asked = code(f"{row['method']} {row['handler']}")
     with st.container(border=True):
         st.markdown(
             f"#### {what} after {took}\n\n{NO_SEQUENCES}\n\n"
-            f"It came at {time_of_day(row['received_at'], wall_offset())} · `{row['method']} {row['handler']}` · "
+            f"It came at {time_of_day(row['received_at'], wall_offset())} · {asked} · "
             f"{size(row['num_request_bytes'])} received · {size(row['num_response_bytes'])} sent"
         )
 

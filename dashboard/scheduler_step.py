@@ -34,17 +34,17 @@ def step_in_words(number_of_step: int, budget: int) -> None:
         _figures(step, budget)
     with right, st.container(border=True, height="stretch"):
         st.markdown("**Who waited when it was planned**")
-        queue_table(line.get("waiting", []), num_waiting, f"queue-{number_of_step}")
+        queue_table(line.get("waiting", []), num_waiting, number_of_step)
         if queue.trouble:
             st.caption(escape(queue.trouble))
     with st.container(border=True):
         rows, ranks = st.columns([2, 1], gap="medium")
         with rows:
             st.markdown(f"**Its batch**: {count(len(step['planned']['request_ids']), 'request')}")
-            batch_table(step, f"batch-{number_of_step}")
+            batch_table(step, number_of_step)
         with ranks:
             st.markdown("**Its ranks**")
-            rank_table(step["workers"], f"ranks-{number_of_step}")
+            rank_table(step["workers"])
             st.caption("Of several ranks the slowest holds up the others before they sample.")
 
 

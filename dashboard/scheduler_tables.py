@@ -1,7 +1,7 @@
 """The tables of the scheduler page: why requests wait, the line, who runs, and who was in one step."""
 
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import streamlit as st
 
@@ -44,8 +44,8 @@ def _reason_bar(reason: str, num: int, num_counted: int) -> str:
     )
 
 
-def queue_table(rows: list[Row], num_waiting: int, key: str) -> None:
-    """Who waits, in the order in which the scheduler looks at them."""
+def queue_table(rows: list[Row], num_waiting: int, step: int | None = None) -> None:
+    """Who waits, in the order in which the scheduler looks at them; now, or when `step` was planned."""
     columns: Columns = {
         "place": [row["place"] + 1 for row in rows],
         "request": [row["request_id"] for row in rows],
@@ -62,12 +62,12 @@ def queue_table(rows: list[Row], num_waiting: int, key: str) -> None:
         "prompt": st.column_config.NumberColumn("prompt tokens", width=100),
         "state": st.column_config.TextColumn("state", width=85),
     }
-    _table(columns, config, key, QUEUE_HEIGHT, "Nobody waits")
+    _table(columns, config, _Look("queue", QUEUE_HEIGHT, "Nobody waits", step))
     shown = f"the first {number(len(rows))} of {number(num_waiting)}" if len(rows) < num_waiting else ""
     st.caption(f"{shown or count(num_waiting, 'request')} in the line")
 
 
-def running_table(rows: list[Row], num_running: int, key: str) -> None:
+def running_table(rows: list[Row], num_running: int) -> None:
     """Who runs and how far each is."""
     columns: Columns = {
         "request": [row["request_id"] for row in rows],
@@ -97,7 +97,7 @@ def running_table(rows: list[Row], num_running: int, key: str) -> None:
         "cached": st.column_config.NumberColumn("cached", help="Prompt tokens found in the prefix cache"),
         "preemptions": st.column_config.NumberColumn("preempted", help="How often"),
     }
-    _table(columns, config, key, RUNNING_HEIGHT, "Nobody runs")
+    _table(columns, config, _Look("running", RUNNING_HEIGHT, "Nobody runs"))
     shown = f"the first {number(len(rows))} of {number(num_running)}" if len(rows) < num_running else ""
     st.caption(f"{shown or count(num_running, 'request')} running")
 
@@ -107,7 +107,7 @@ def _computed_share(row: Row) -> float:
     return min(1.0, row["num_computed_tokens"] / total) if total else 0.0
 
 
-def batch_table(step: Row, key: str) -> None:
+def batch_table(step: Row, number_of_step: int) -> None:
     """Who was in one step, in the order of its rows."""
     planned, answered = step["planned"], step["answered"]
     new = dict(zip(answered["request_ids"], answered["num_new_tokens"], strict=False)) if answered else {}
@@ -131,7 +131,7 @@ def batch_table(step: Row, key: str) -> None:
         "new": st.column_config.NumberColumn("new tokens"),
         "change": st.column_config.TextColumn("change"),
     }
-    _table(columns, config, key, RUNNING_HEIGHT, "It ran nobody")
+    _table(columns, config, _Look("batch", RUNNING_HEIGHT, "It ran nobody", number_of_step))
 
 
 def _change(planned: Row, request_id: str) -> str:
@@ -140,7 +140,7 @@ def _change(planned: Row, request_id: str) -> str:
     return "came in" if request_id in planned["admitted_ids"] else ""
 
 
-def rank_table(workers: list[Row], key: str) -> None:
+def rank_table(workers: list[Row]) -> None:
     """What each rank did in one step, in milliseconds."""
     rows = sorted(workers, key=lambda worker: int(worker["rank"]))
 
@@ -159,29 +159,40 @@ def rank_table(workers: list[Row], key: str) -> None:
     config = dict.fromkeys(("prepare", "forward", "sample"), length) | {
         "wait": st.column_config.NumberColumn("before sampling", format="%.3f ms")
     }
-    st.dataframe(columns, hide_index=True, height=142, key=key, column_config=config, placeholder="–")
+    st.dataframe(columns, hide_index=True, height=142, key="ranks", column_config=config, placeholder="–")
 
 
-def _table(columns: Columns, config: dict[str, Any], key: str, height: int, alt: str) -> None:
+class _Look(NamedTuple):
+    """A table's key, its height, what is said where it is empty, and the step it is of (None: now)."""
+
+    key: str
+    height: int
+    alt: str
+    step: int | None = None
+
+
+def _table(columns: Columns, config: dict[str, Any], look: _Look) -> None:
     """A table in which choosing a row follows its request.
 
-    The rows may be others by the time the choice arrives: it is of those that were shown before. Who is followed
-    is part of the key, so that no row stays chosen while the rows move on.
+    The rows may be others by the time the choice arrives: it is of those that were shown before, of the same step.
+    Who is followed and the step are part of the key, so that no row stays chosen while the rows move on.
     """
-    followed = url_state.text("request")
-    shown_key = f"shown:{key}"
-    shown_before: list[str] = st.session_state.get(shown_key, columns["request"])
-    st.session_state[shown_key] = columns["request"]
+    followed, ids = url_state.text("request"), columns["request"]
+    shown_key = f"shown:{look.key}"
+    step_before, shown_before = st.session_state.get(shown_key, (look.step, ids))
+    st.session_state[shown_key] = (look.step, ids)
+    if step_before != look.step:
+        shown_before = ids
     chosen = st.dataframe(
         columns,
         hide_index=True,
-        height=height,
-        key=f"{key}:{followed}",
+        height=look.height,
+        key=f"{look.key}:{look.step}:{followed}",
         column_config=config,
         on_select="rerun",
         selection_mode="single-row",
         placeholder="–",
-        alt=alt,
+        alt=look.alt,
     )
     if (name := chosen_name(chosen["selection"]["rows"], shown_before)) and name != followed:
         # Written into the address here, it would be lost with the rerun.

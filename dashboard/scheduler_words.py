@@ -3,6 +3,7 @@
 from typing import Any
 
 from vllm_obs.dashboard.figures import count, nanoseconds, number, seconds
+from vllm_obs.dashboard.frame import code, escape
 
 REASON_WORDS: dict[str, str] = {
     "max_num_seqs": "all places among the running are taken",
@@ -47,6 +48,11 @@ def reason_words(reason: str) -> str:
     return REASON_WORDS.get(reason, reason.replace("_", " ") or "the scheduler has not looked at it yet")
 
 
+def _reason(reason: str) -> str:
+    """The same for Markdown."""
+    return REASON_WORDS.get(reason) or escape(reason_words(reason))
+
+
 def head_sentence(queues: dict[str, Any]) -> str:
     """Why the line stands, in a sentence, and what helps."""
     num_waiting, reason = queues["num_waiting"], queues["head_reason"]
@@ -54,7 +60,7 @@ def head_sentence(queues: dict[str, Any]) -> str:
         return "Nobody waits: a request that comes now is taken into the next step."
     who = "One request waits" if num_waiting == 1 else f"{number(num_waiting)} requests wait"
     help_words = f" {HELP[reason]}" if reason in HELP else ""
-    why = f"**{reason_words(reason)}** (`{reason or 'unknown'}`)"
+    why = f"**{_reason(reason)}** ({code(reason or 'unknown')})"
     return f"{who}. The head of the line waits because {why}.{help_words}"
 
 
@@ -69,7 +75,7 @@ def step_sentences(step: dict[str, Any], budget: int, num_waiting: int | None = 
         said.append(_time_sentence(step))
         said.append(_answer_sentence(answered))
     elif failed is not None:
-        said.append(f"It **failed**: `{failed['error']}`.")
+        said.append(f"It **failed**: {code(str(failed['error']))}.")
     elif planned["request_ids"]:
         said.append("It has not answered yet.")
     return said
@@ -78,7 +84,7 @@ def step_sentences(step: dict[str, Any], budget: int, num_waiting: int | None = 
 def _limit_sentence(limit: str) -> str:
     if limit == "underloaded":
         return "Nothing limited it: one more request would have been let in."
-    return f"Its limit: {LIMIT_WORDS.get(limit, limit)}."
+    return f"Its limit: {LIMIT_WORDS.get(limit) or escape(limit)}."
 
 
 def _batch_sentence(planned: dict[str, Any], budget: int) -> str:
@@ -101,7 +107,7 @@ def _change_sentences(planned: dict[str, Any]) -> list[str]:
     if num := len(planned["preempted_ids"]):
         said.append(f":red[{count(num, 'request')} had to give up KV blocks] and wait again.")
     if num := len(planned["left_out_ids"]):
-        reasons = ", ".join(sorted({reason_words(reason) for reason in planned["left_out_reasons"]}))
+        reasons = ", ".join(sorted({_reason(reason) for reason in planned["left_out_reasons"]}))
         said.append(f"{count(num, 'running request')} sat it out: {reasons}.")
     return said
 
@@ -109,7 +115,7 @@ def _change_sentences(planned: dict[str, Any]) -> list[str]:
 def _waiting_sentence(planned: dict[str, Any], num_waiting: int) -> str:
     if not num_waiting:
         return f"{count(planned['num_running'], 'request')} ran and nobody waited."
-    why = reason_words(planned["head_reason"])
+    why = _reason(planned["head_reason"])
     return f"{count(planned['num_running'], 'request')} ran and {number(num_waiting)} waited: {why}."
 
 

@@ -34,6 +34,8 @@ class Pages:
         # uvicorn obeys them first and raises them again at its end, when there is nothing left to be ended.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        # Connections have it from who listens: without it the port stays in use for a minute after their end.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._server.run(sockets=[listener])
 
     def end(self) -> None:

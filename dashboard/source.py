@@ -5,12 +5,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
-from vllm_obs.telemetry.inspect_client import Inspector, InspectorError
+from vllm_obs.telemetry.inspect_client import Fetched, Inspector, InspectorError
 
 FRESH_SECONDS = 0.4
 """An answer younger than this is nobody's reason to ask again."""
 MAX_ANSWERS = 256
+MAX_KEPT_BYTES = 32 << 20
+"""Of the JSON of all kept answers together."""
+UNWANTED_SECONDS = 300.0
+"""What nobody asked for in so long is not kept."""
+STATE_PATH = "/inspect/state"
+"""Its answer says of which run it is."""
 TIMEOUT_SECONDS = 5.0
 LOCATE_PAUSE_SECONDS = 2.0
 
@@ -40,41 +47,72 @@ class Reading(NamedTuple):
         return bool(self.trouble) and self.status == 0
 
 
+class Replaced(NamedTuple):
+    """A run that another took the place of, and when that was seen (time.monotonic())."""
+
+    run: str
+    seen_at: float
+
+
 class _Kept(NamedTuple):
     content: Any
+    num_bytes: int
     taken_at: float
+    wanted_at: float
+
+
+class _Located(NamedTuple):
+    """Where the inspector was at `at`; `error` says why nobody knew, where there is no `url`."""
+
+    url: str = ""
+    at: float = float("-inf")
+    error: str = ""
 
 
 class Source:
     """The one place that asks the Observer. Threads (one for each viewer's script) may use it at once.
 
-    At most MAX_ANSWERS answers are kept, to be shown with their age while the Observer is away.
+    At most MAX_ANSWERS answers of MAX_KEPT_BYTES together are kept, to be shown with their age while the Observer
+    is away. The Observer is looked for anew every LOCATE_PAUSE_SECONDS; of a run that another took the place of,
+    nothing is kept.
     """
 
     def __init__(self, locate: Locate, is_live: bool = True) -> None:
         self.is_live = is_live
         """Whether time goes on; of a recording it stands still."""
         self._locate = locate
-        self._url = ""
-        self._located_at = 0.0
+        self._located = _Located()
+        self._locating = threading.Lock()
+        self._run = ""
+        self._replaced: Replaced | None = None
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        """In the order in which they were last asked for."""
+        self._num_kept_bytes = 0
         self._lock = threading.Lock()
         self._turns: dict[str, threading.Lock] = {}
 
     @property
     def url(self) -> str:
         """The Observer's address as last known, empty where it never was."""
-        return self._url
+        return self._located.url
+
+    @property
+    def replaced(self) -> Replaced | None:
+        """The run before this one, None while there was no other."""
+        return self._replaced
 
     def get(self, path: str, **query: Any) -> Reading:
         """The JSON at `path`, or the last there was with the trouble of now."""
         given = {name: value for name, value in sorted(query.items()) if value is not None}
         key = f"{path}?{given}"
         with self._turn(key):
-            kept = self._kept.get(key)
+            kept = self._wanted(key)
             if kept is not None and time.monotonic() - kept.taken_at < FRESH_SECONDS:
                 return Reading(kept.content, 0.0)
-            return self._fetch(key, kept, lambda inspector: inspector.get(path, **given))
+            reading = self._fetch(key, kept, lambda inspector: inspector.fetch(path, **given))
+        if path == STATE_PATH and not reading.trouble:
+            self._note_run(reading.content, key)
+        return reading
 
     def post(self, path: str, body: Any, timeout_seconds: float = TIMEOUT_SECONDS) -> Reading:
         """What an order is answered with; nothing of it is kept."""
@@ -84,33 +122,89 @@ class Source:
             return Reading(None, 0.0, str(error), error.status)
 
     def inspector(self, timeout_seconds: float = TIMEOUT_SECONDS) -> Inspector:
-        """Who to ask. Raises InspectorError where there is no run."""
-        now = time.monotonic()
-        with self._lock:
-            if not self._url or now - self._located_at > LOCATE_PAUSE_SECONDS:
-                self._located_at = now
-                self._url = self._locate()
-            return Inspector(self._url, timeout_seconds=timeout_seconds)
+        """Who to ask. Raises InspectorError where there is no run.
 
-    def _fetch(self, key: str, kept: _Kept | None, ask: Callable[[Inspector], Any]) -> Reading:
+        One thread looks for it at a time; others wait for what it finds. That there is none is believed as long.
+        """
+        if not self._is_known():
+            with self._locating:
+                if not self._is_known():
+                    self._located = self._found()
+        located = self._located
+        if not located.url:
+            raise InspectorError(located.error or "the inspector does not answer")
+        return Inspector(located.url, timeout_seconds=timeout_seconds)
+
+    def _is_known(self) -> bool:
+        return time.monotonic() - self._located.at <= LOCATE_PAUSE_SECONDS
+
+    def _found(self) -> _Located:
         try:
-            content = ask(self.inspector())
+            return _Located(self._locate(), time.monotonic())
         except InspectorError as error:
-            if not error.status:
-                self._url = ""
+            # A known one may only have been too slow to say of which run it is: asked, it tells more.
+            return _Located(self._located.url, time.monotonic(), str(error))
+
+    def _lose(self, url: str) -> None:
+        """It does not answer there: look for it when somebody asks next."""
+        located = self._located
+        if located.url == url:
+            self._located = _Located()
+
+    def _fetch(self, key: str, kept: _Kept | None, ask: Callable[[Inspector], Fetched]) -> Reading:
+        inspector = None
+        try:
+            inspector = self.inspector()
+            fetched = ask(inspector)
+        except InspectorError as error:
+            if inspector is not None and not error.status:
+                self._lose(inspector.url)
             content = kept.content if kept is not None and not error.status else None
             age = time.monotonic() - kept.taken_at if kept is not None else 0.0
             return Reading(content, age, str(error), error.status)
-        self._keep(key, content)
-        return Reading(content, 0.0)
+        self._keep(key, fetched)
+        return Reading(fetched.content, 0.0)
 
-    def _keep(self, key: str, content: Any) -> None:
+    def _note_run(self, state: Any, key: str) -> None:
+        """Of another run than before: what is kept but for this answer, of `key`, is of one that has ended."""
+        run = str(state.get("run", "")) if isinstance(state, dict) else ""
+        if not run:
+            return
         with self._lock:
-            self._kept[key] = _Kept(content, time.monotonic())
-            self._kept.move_to_end(key)
-            while len(self._kept) > MAX_ANSWERS:
-                oldest, _ = self._kept.popitem(last=False)
-                self._turns.pop(oldest, None)
+            before, self._run = self._run, run
+            if before in ("", run):
+                return
+            self._replaced = Replaced(before, time.monotonic())
+            for other in [each for each in self._kept if each != key]:
+                self._drop(other)
+
+    def _wanted(self, key: str) -> _Kept | None:
+        """What is kept of it, which is wanted from now on."""
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept[key] = kept._replace(wanted_at=time.monotonic())
+                self._kept.move_to_end(key)
+            return kept
+
+    def _keep(self, key: str, fetched: Fetched) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if key in self._kept:
+                self._num_kept_bytes -= self._kept.pop(key).num_bytes
+            self._kept[key] = _Kept(fetched.content, fetched.num_bytes, now, now)
+            self._num_kept_bytes += fetched.num_bytes
+            while self._kept and self._is_too_much(now):
+                self._drop(next(iter(self._kept)))
+
+    def _is_too_much(self, now: float) -> bool:
+        oldest = next(iter(self._kept.values()))
+        is_unwanted = now - oldest.wanted_at > UNWANTED_SECONDS
+        return len(self._kept) > MAX_ANSWERS or self._num_kept_bytes > MAX_KEPT_BYTES or is_unwanted
+
+    def _drop(self, key: str) -> None:
+        self._num_kept_bytes -= self._kept.pop(key).num_bytes
+        self._turns.pop(key, None)
 
     def _turn(self, key: str) -> threading.Lock:
         """Who wants the same thing at once waits for the one who asks for it."""
@@ -142,4 +236,6 @@ def current() -> Source:
 def trace_address(trace_id: str) -> str:
     """Where a trace can be read, empty where nobody said."""
     template = _installed[0].trace_url if _installed else ""
-    return template.replace("{trace_id}", trace_id) if trace_id else ""
+    address = template.replace("{trace_id}", quote(trace_id, safe="")) if trace_id else ""
+    # Its own signs stay; those that would end a link in Markdown do not.
+    return quote(address, safe=":/?#[]@!$&'*+,;=%~")

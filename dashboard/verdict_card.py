@@ -5,7 +5,7 @@ from typing import Any
 import streamlit as st
 
 from vllm_obs.dashboard.figures import number, seconds, share
-from vllm_obs.dashboard.frame import said
+from vllm_obs.dashboard.frame import escape, said
 
 SEVERITY_BADGES = {"none": "green", "info": "blue", "warning": "orange", "severe": "red"}
 MAX_LINES = 4
@@ -18,7 +18,7 @@ def verdict_card(verdict: dict[str, Any]) -> None:
     colour = SEVERITY_BADGES.get(str(verdict["severity"]), "gray")
     covered = seconds(verdict["covered_seconds"])
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.badge(word.replace("_", " "), color=colour)  # type: ignore[arg-type]
+        st.badge(escape(word.replace("_", " ")), color=colour)  # type: ignore[arg-type]
         st.caption(f"over the last {covered}")
     st.markdown(f"#### {said(str(verdict['says']))}")
     findings = verdict["findings"]

@@ -7,6 +7,8 @@ from urllib.parse import urlencode, urlsplit
 
 TIMEOUT_SECONDS = 10.0
 MAX_REPLY_BYTES = 64 << 20
+MAX_SHOWN = 64
+BAD_REQUEST = 400
 
 
 class InspectorError(Exception):
@@ -31,28 +33,49 @@ class Inspector(NamedTuple):
 
     def get(self, path: str, **query: Any) -> Any:
         """The JSON at `path`. Raises InspectorError."""
+        return self.fetch(path, **query).content
+
+    def fetch(self, path: str, **query: Any) -> "Fetched":
+        """The same, with its length. Raises InspectorError."""
         given = {name: value for name, value in query.items() if value is not None}
         return self._ask("GET", f"{path}?{urlencode(given)}" if given else path)
 
     def post(self, path: str, body: Any) -> Any:
         """The JSON that an order in JSON is answered with. Raises InspectorError."""
-        return self._ask("POST", path, json.dumps(body).encode())
+        return self._ask("POST", path, json.dumps(body).encode()).content
 
-    def _ask(self, method: str, target: str, content: bytes | None = None) -> Any:
+    def _ask(self, method: str, target: str, content: bytes | None = None) -> "Fetched":
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(
             parts.hostname or "", parts.port or 80, timeout=self.timeout_seconds
         )
         try:
             kind = {} if content is None else {"content-type": "application/json"}
-            connection.request(method, target, content, kind)
+            _ask_for(connection, method, target, content, kind)
             reply = connection.getresponse()
             body = reply.read(MAX_REPLY_BYTES)
         except (OSError, http.client.HTTPException) as error:
             raise InspectorError(f"the inspector at {self.url} does not answer: {_plain(error)}") from None
         finally:
             connection.close()
-        return _content(body, reply.status, self.url)
+        return Fetched(_content(body, reply.status, self.url), len(body))
+
+
+class Fetched(NamedTuple):
+    """The JSON that was answered, and how many bytes it came in."""
+
+    content: Any
+    num_bytes: int
+
+
+def _ask_for(
+    connection: http.client.HTTPConnection, method: str, target: str, content: bytes | None, kind: dict[str, str]
+) -> None:
+    try:
+        connection.request(method, target, content, kind)
+    except (ValueError, http.client.InvalidURL):
+        # It has signs that no address can have, so nobody was asked.
+        raise InspectorError(f"{target[:MAX_SHOWN]!a} is no path of an inspector", BAD_REQUEST) from None
 
 
 def _content(body: bytes, status: int, url: str) -> Any:

@@ -6,11 +6,14 @@ from urllib.parse import urlsplit
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+POLICY_VIOLATION = 1008
 _LOOPBACK_NAMES = frozenset({"localhost"})
 
 
 class InspectGuard:
-    """Answers 403 unless Host is an address or a name of this listener, and Origin, where given, that Host.
+    """Refuses where Host is no address or name of this listener, or Origin, where given, is not that Host.
+
+    A request is answered 403; a WebSocket is closed before it is open, which a server answers with 403 as well.
 
     A page of evil.example whose name was re-bound to 127.0.0.1 comes with `Host: evil.example`; a page that sends
     a form here comes with its Origin. `host` is what the listener was bound to: its own name is let in as well.
@@ -23,9 +26,12 @@ class InspectGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        refusal = self._refusal(scope) if scope["type"] in ("http", "websocket") else None
         if refusal is None:
             await self._app(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal})
             return
         error = {"message": refusal, "type": "forbidden", "code": 403}
         await JSONResponse({"error": error}, status_code=403)(scope, receive, send)
@@ -34,7 +40,8 @@ class InspectGuard:
         hosts = _values(scope, b"host")
         if len(hosts) != 1 or not self._is_ours(_host_of(f"//{hosts[0]}")):
             return "the Host header names another host than this listener; use its address, such as 127.0.0.1"
-        if any(origin.lower() != f"http://{hosts[0].lower()}" for origin in _values(scope, b"origin")):
+        # To the letter, as browsers write both: what is behind may compare them so.
+        if any(origin != f"http://{hosts[0]}" for origin in _values(scope, b"origin")):
             return "pages of another origin may not use the inspector API"
         return None
 
@@ -54,10 +61,11 @@ def _values(scope: Scope, name: bytes) -> list[str]:
 
 
 def _host_of(url: str) -> str:
-    """The host in lower case without brackets; empty where there is none."""
+    """The host in lower case without brackets; empty where there is none, or more than a host and its port."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises for what is no number
-        return (parts.hostname or "").rstrip(".") if not parts.username else ""
+        is_whole = f"//{parts.netloc}" == url and not parts.username
+        return (parts.hostname or "").rstrip(".") if is_whole else ""
     except ValueError:
         return ""

@@ -54,6 +54,7 @@ class FlameGraph {
     this.root = this.top = this.chosen = null;
     this.wanted = "";
     this.wantsAll = false;
+    this.turn = 0;
     this.boxes = [];
     this.loop = drawLoop(() => this.draw());
     this.resized = new ResizeObserver(() => this.loop.touch());
@@ -70,7 +71,7 @@ class FlameGraph {
   }
 
   async load(what) {
-    const path = this.paths[what];
+    const path = this.paths[what], turn = this.turn += 1;
     this.what = what;
     for (const button of this.switch.querySelectorAll("button"))
       button.setAttribute("aria-pressed", String(button.dataset.what === what));
@@ -84,7 +85,7 @@ class FlameGraph {
     } catch (error) {
       trouble = `the stacks cannot be read: ${error.message}`;
     }
-    if (path !== this.paths[this.what]) return;  // meanwhile another was asked for
+    if (turn !== this.turn) return;  // meanwhile another was asked for, or the same once more
     this.root = this.top = this.chosen = trouble ? null : root;
     this.say(trouble);
     if (this.wanted && !trouble) this.find(this.wanted);

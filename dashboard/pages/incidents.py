@@ -2,6 +2,7 @@
 
 import time
 from typing import Any
+from urllib.parse import quote
 
 import streamlit as st
 
@@ -11,7 +12,7 @@ from vllm_obs.dashboard.frame import note_trouble, panel, said, teach
 from vllm_obs.dashboard.incident_reading import incident_reading
 from vllm_obs.dashboard.source import Reading, current
 
-LIST_SECONDS = 5.0
+LIST_SECONDS = 2.0
 _COLUMNS: dict[str, Any] = {
     "when": st.column_config.TextColumn("When", width="small"),
     "what": st.column_config.TextColumn("What", width="small"),
@@ -70,7 +71,7 @@ def _words(row: dict[str, Any]) -> str:
 
 
 def _one(name: str) -> None:
-    reading = current().get(f"/inspect/incidents/{name}")
+    reading = current().get(f"/inspect/incidents/{quote(name, safe='')}")
     if reading.is_there:
         incident_reading(reading.content)
     else:

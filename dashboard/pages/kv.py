@@ -6,7 +6,7 @@ import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.canvas.block_map import KEY, MODES, Shown, block_map
-from vllm_obs.dashboard.frame import note_trouble, panel, teach
+from vllm_obs.dashboard.frame import escape, note_trouble, panel, teach
 from vllm_obs.dashboard.kv_levels import levels_panel, trend_panel
 from vllm_obs.dashboard.kv_request import request_panel
 from vllm_obs.dashboard.kv_tables import holders_panel
@@ -61,8 +61,9 @@ def _engine_selector(engines: list[str]) -> None:
         url_state.put(engine=engines[0], step=None)
     if len(engines) < 2:
         return
-    st.session_state.setdefault("kv-engine", url_state.engine())
-    st.segmented_control("Engine", engines, key="kv-engine", on_change=_choose_engine)
+    # A link may have led here since: the address says which, not what was chosen before.
+    st.session_state["kv-engine"] = url_state.engine()
+    st.segmented_control("Engine", engines, key="kv-engine", on_change=_choose_engine, format_func=escape)
 
 
 def _choose_engine() -> None:

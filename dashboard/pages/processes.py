@@ -1,7 +1,10 @@
 """The processes page: who runs and what lies between, stacks, telemetry's health, the start, and memory."""
 
+import time
+
 import streamlit as st
 
+from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.frame import note_trouble, panel, teach
 from vllm_obs.dashboard.memory_panel import memory_panel
 from vllm_obs.dashboard.process_health import health_panel
@@ -27,6 +30,12 @@ def render() -> None:
             "what each does now, what it takes, and how long what passes between them is on its way.",
         )
         return
+    if (step := url_state.paused_step()) is not None:
+        at = time.strftime("%H:%M:%S")
+        st.caption(
+            f"The page is held at step {step}. What stands here is not of that step: it is as it was at {at}, "
+            "and is looked at again when you follow live."
+        )
     panel(tree_panel)
     st.fragment(stacks)()
     st.markdown("#### Telemetry")

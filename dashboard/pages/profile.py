@@ -1,12 +1,13 @@
 """The profile page: where the time goes inside a step, and inside the processes; bounded captures on request."""
 
 from typing import Any
+from urllib.parse import quote
 
 import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.figures import size
-from vllm_obs.dashboard.frame import REFRESH_SECONDS, note_trouble, panel, said, teach
+from vllm_obs.dashboard.frame import REFRESH_SECONDS, escape, note_trouble, panel, said, teach
 from vllm_obs.dashboard.profile_order import order_form
 from vllm_obs.dashboard.profile_phases import phases_panel
 from vllm_obs.dashboard.profile_tables import operator_tables, sample_tables
@@ -71,36 +72,41 @@ def _parts(row: dict[str, Any]) -> str:
 
 
 def _one(name: str) -> None:
-    reading = current().get(f"/inspect/profiles/{name}")
+    reading = current().get(_path(name))
     if not reading.is_there:
         teach("This profile cannot be read", said(reading.trouble))
         return
     profile = reading.content
     if profile["state"] == UNDER_WAY:
         st.fragment(lambda: _open_when_over(name), run_every=REFRESH_SECONDS)()
-    st.markdown(f"#### {said(name)}: {said(str(profile['state']))}")
+    st.markdown(f"#### {escape(name)}: {escape(str(profile['state']))}")
     _files(profile)
     for part in profile["parts"]:
         if part["error"]:
-            st.warning(f"{part['role']} (pid {part['pid']}) gave nothing: {part['error']}")
+            st.warning(f"{escape(str(part['role']))} (pid {part['pid']}) gave nothing: {said(str(part['error']))}")
     if profile["operators"]:
         operator_tables(profile["operators"])
     if profile["samples"]:
         sample_tables(profile)
 
 
+def _path(name: str) -> str:
+    return f"/inspect/profiles/{quote(name, safe='')}"
+
+
 def _open_when_over(name: str) -> None:
     """Draws the page anew once the profile is no longer under way."""
-    reading = current().get(f"/inspect/profiles/{name}")
+    reading = current().get(_path(name))
     st.empty()
     if reading.is_there and reading.content["state"] != UNDER_WAY:
         st.rerun()
 
 
 def _files(profile: dict[str, Any]) -> None:
-    place = f"{PREFIX}/inspect/profiles/{profile['profile']}"
+    place = PREFIX + _path(profile["profile"])
     links = [
-        f"[{said(file['name'])}]({place}/{file['name']}) {size(file['num_bytes'])}" for file in profile["files"]
+        f"[{escape(file['name'])}]({place}/{quote(file['name'], safe='')}) {size(file['num_bytes'])}"
+        for file in profile["files"]
     ]
     if links:
         st.markdown("Download: " + " · ".join(links))

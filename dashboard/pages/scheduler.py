@@ -6,7 +6,7 @@ import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.canvas.step_stream import KEY, step_stream
-from vllm_obs.dashboard.frame import note_trouble, panel, teach
+from vllm_obs.dashboard.frame import escape, note_trouble, panel, teach
 from vllm_obs.dashboard.scheduler_step import budget_of, step_in_words
 from vllm_obs.dashboard.scheduler_tables import queue_table, reason_bars, running_table, take_chosen
 from vllm_obs.dashboard.scheduler_words import head_sentence
@@ -47,8 +47,9 @@ def _engine_selector(engines: list[str]) -> None:
         url_state.put(engine=engines[0], step=None)
     if len(engines) < 2:
         return
-    st.session_state.setdefault("scheduler-engine", url_state.engine())
-    st.segmented_control("Engine", engines, key="scheduler-engine", on_change=_choose_engine)
+    # A link may have led here since: the address says which, not what was chosen before.
+    st.session_state["scheduler-engine"] = url_state.engine()
+    st.segmented_control("Engine", engines, key="scheduler-engine", on_change=_choose_engine, format_func=escape)
 
 
 def _choose_engine() -> None:
@@ -83,10 +84,10 @@ def _queues() -> None:
         reason_bars(queues["by_reason"], queues["num_counted"], queues["num_waiting"])
     with right, st.container(border=True, height="stretch"):
         st.markdown("**The line**, in the scheduler's order")
-        queue_table(queues["waiting"], queues["num_waiting"], "queue")
+        queue_table(queues["waiting"], queues["num_waiting"])
     with st.container(border=True):
         st.markdown("**Who runs**, and how far each is")
-        running_table(queues["running"], queues["num_running"], "running")
+        running_table(queues["running"], queues["num_running"])
 
 
 def _step() -> None:

@@ -56,3 +56,10 @@ def test_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_flags_page_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "flags.md"
     assert page.read_text() == flags_page(), "run: python -m vllm_obs.cli.flag_pages > docs/flags.md"
+
+
+def test_explain_says_by_what_a_request_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["explain", "--help"])
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("chatcmpl-", "X-Request-Id", "traceparent"))

@@ -115,6 +115,19 @@ def test_slow_answer_does_not_take_the_place_of_what_was_asked_for_later() -> No
     assert told(deeds) == ["all", 10, ["false", "true"]]
 
 
+@needs_node
+def test_of_two_loads_of_the_same_the_later_one_counts() -> None:
+    deeds = f"""const fast = globalThis.fetch; let num = 0;
+      globalThis.fetch = async (path) => {{
+        if (num++ > 0) return fast(path);
+        await settle();
+        return {{ ok: false, status: 502 }};
+      }};
+      const drawn = graph({BOTH}); buttons[0].listeners.click(); await settle(); await settle(); await settle();
+      answer = [drawn.root && drawn.root.total, parts[".found"].textContent];"""
+    assert told(deeds) == [2500, ""]
+
+
 def test_the_switch_is_a_named_group_of_two_buttons() -> None:
     assert 'role="group" aria-label="Which samples"' in HTML
     assert HTML.count("data-what=") == 2

@@ -1,8 +1,11 @@
 """The incidents page lists what went wrong, and reads one incident whole."""
 
+from typing import Any
+
 from inspector_pages import shown, texts
 from observer_states import KeptSource, answers_of
 
+from vllm_obs.dashboard.source import Reading
 from vllm_obs.dashboard.url_state import link
 
 NAME = next(name for name in answers_of("incident") if name.startswith("/inspect/incidents/"))
@@ -16,6 +19,22 @@ def test_newest_incident_is_read_without_a_click() -> None:
     assert content["incident"]["says"] in read
     assert content["incident"]["verdict"]["says"] in read
     assert f"--incident {content['folder']}" in read
+
+
+class HappensMeanwhile(KeptSource):
+    """A source that lists no incident when it is asked at first."""
+
+    num_asked = 0
+
+    def get(self, path: str, **query: Any) -> Reading:
+        self.num_asked += path == "/inspect/incidents"
+        return Reading({"incidents": []}, 0.0) if self.num_asked == 1 else super().get(path, **query)
+
+
+def test_first_incident_is_read_as_soon_as_it_is_listed() -> None:
+    answers = answers_of("incident")
+    page = shown("incidents", HappensMeanwhile(answers))
+    assert answers[NAME]["incident"]["verdict"]["says"] in texts(page).replace("\\", "")
 
 
 def test_list_links_to_each() -> None:

@@ -39,6 +39,18 @@ def test_first_in_line_has_its_reason() -> None:
     assert engine["head_reason"].replace("_", " ") in texts(shown("overview", KeptSource(answers)))
 
 
+def test_engine_label_and_reason_are_texts() -> None:
+    answers = answers_of("saturated")
+    state = answers["/inspect/state"]
+    engine = {**state["engines"][0], "engine": "<b>0</b>", "head_reason": "[x](http://y)"}
+    answers["/inspect/state"] = {**state, "engines": [engine]}
+    page = shown("overview", KeptSource(answers))
+    bodies = "".join(each.proto.body for each in page.get("html"))
+    assert "Engine &lt;b&gt;0&lt;/b&gt;, last 10 s" in bodies
+    assert "<b>0</b>" not in bodies
+    assert r"**\[x\]\(http\://y\)**" in texts(page)
+
+
 def test_targets_in_the_address_are_asked_for() -> None:
     answers = answers_of("saturated")
     window = {"attainment": 0.25, "goodput_requests_per_second": 1.5, "num_missed": 3, "worst": []}

@@ -289,3 +289,10 @@ def test_losses_and_broken_laws_come_first() -> None:
     assert list(laws.iloc[0]) == [2, law["says"], "a-0: 3 tokens, and 4 answered"]
     rings = next(each.value for each in page.dataframe if "Lost unread" in each.value)
     assert dict(zip(rings["Process"], rings["Lost unread"], strict=True))["Worker TP1"] == 5
+
+
+def test_held_at_a_step_it_says_that_it_shows_the_present() -> None:
+    answers = answers_of("saturated")
+    held = texts(shown("processes", KeptSource(answers), step="12"))
+    assert "The page is held at step 12. What stands here is not of that step: it is as it was at" in held
+    assert "held at step" not in texts(shown("processes", KeptSource(answers)))

@@ -1,5 +1,7 @@
 """The profile page: phases of the last steps, orders for a profile, and the tables of those that were taken."""
 
+from typing import Any
+
 import pytest
 from inspector_pages import shown, texts
 from observer_states import KeptSource, answers_of
@@ -76,6 +78,24 @@ def test_order_is_sent_once_and_opens_what_it_began() -> None:
     page.button[0].click().run()
     assert source.posted == [("/inspect/profile", {"kind": "operators", "seconds": 5.0, "steps": 200})]
     assert page.query_params["profile"] == "p"
+
+
+class EndsMeanwhile(KeptSource):
+    """A source whose profile is under way when it is asked for at first, and written from then on."""
+
+    def get(self, path: str, **query: Any) -> Reading:
+        reading = super().get(path, **query)
+        if path == "/inspect/profiles/p":
+            self.answers[path] = PROFILE
+        return reading
+
+
+def test_profile_under_way_opens_by_itself_when_it_is_written() -> None:
+    source = EndsMeanwhile(with_profile().answers)
+    source.answers["/inspect/profiles/p"] = PROFILE | {"state": "running", "files": [], "operators": None}
+    page = shown("profile", source, profile="p")
+    assert "p: written" in texts(page).replace("\\", "")
+    assert any("Operator" in element.value for element in page.dataframe)
 
 
 def test_refused_order_is_told_in_words() -> None:

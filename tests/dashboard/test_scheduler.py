@@ -103,6 +103,39 @@ def test_of_several_engines_one_is_chosen_and_a_pause_at_the_others_step_ends() 
     assert not page.exception
 
 
+@pytest.mark.parametrize("name", ["scheduler", "kv"])
+def test_link_to_another_engine_moves_the_selector(name: str) -> None:
+    found = answers()
+    (engine,) = found["/inspect/state"]["engines"]
+    found["/inspect/state"] = {**found["/inspect/state"], "engines": [engine, {**engine, "engine": "1"}]}
+    page = shown(name, KeptSource(found), engine="0")
+    assert page.button_group[0].value == "0"
+    page.query_params["engine"] = "1"
+    page.run()
+    assert page.button_group[0].value == "1"
+
+
+def test_going_through_steps_leaves_nothing_behind_for_each() -> None:
+    found = answers()
+    steps = found["/inspect/steps"]["steps"]["step"][-6:]
+    page = shown("scheduler", KeptSource(found), step=str(steps[0]))
+
+    def names() -> set[str]:
+        return {
+            name
+            for name in page.session_state._state.filtered_state
+            if name.startswith(("shown:", "queue", "batch"))
+        }
+
+    first = names()
+    for step in steps:
+        page.query_params["step"] = str(step)
+        page.run()
+        assert not page.exception
+    assert {name for name in names() if name.startswith("shown:")} == {"shown:queue", "shown:batch"}
+    assert len(names()) == len(first)
+
+
 def test_held_at_a_step_the_figures_are_those_of_the_api() -> None:
     found = answers()
     number = kept_step(found)

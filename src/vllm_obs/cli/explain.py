@@ -21,9 +21,9 @@ _USAGE = "vllm-obs explain REQUEST_ID [--url URL] [--json]"
 _DESCRIPTION = """\
 Tell where the time of a request went.
 
-REQUEST_ID is our id of the request or of one of its sequences, the id of its reply (chatcmpl-...), or the
-client's own label (X-Request-Id). Where several requests carry one label, all are listed. Where several servers
-run, all are asked."""
+REQUEST_ID is our id of the request or of one of its sequences, the id of its reply (chatcmpl-...), the client's
+own label (X-Request-Id), or the id of its trace (32 hexadecimal digits, as in traceparent). Where several requests
+carry one label or trace, all are listed. Where several servers run, all are asked."""
 
 
 class Found(NamedTuple):
@@ -118,7 +118,9 @@ def _http_lines(ended: dict[str, Any]) -> Iterator[str]:
 
 def _parser() -> Parser:
     parser = Parser("vllm-obs explain", _USAGE, _DESCRIPTION)
-    parser.add_argument("request_id", metavar="REQUEST_ID", help="our id, the reply's, or the client's label")
+    parser.add_argument(
+        "request_id", metavar="REQUEST_ID", help="our id, the reply's, the client's label, or the trace's id"
+    )
     parser.add_argument("--url", default=None, metavar="URL", help="the inspector's address [all live runs']")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
