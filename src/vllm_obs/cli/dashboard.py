@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_obs.cli.dashboard_child import DashboardOptions, address_of, bind_pages
-from vllm_obs.cli.live_run import find_inspector
+from vllm_obs.cli.live_run import check_url, find_inspector
 from vllm_obs.cli.parser import Parser
 from vllm_obs.cli.printing import say
 from vllm_obs.cli.server_flags import slo_words
@@ -32,6 +32,8 @@ def main(argv: list[str]) -> int:
     source = _one_source(options)
     if source == "demo":
         return _demo(options)
+    if options["url"]:
+        check_url(options["url"])
     place = DashboardOptions(options["host"], options["port"], options["trace_url"])
     # Streamlit and the web framework are loaded for this command only.
     from vllm_obs.dashboard.serve import Pages

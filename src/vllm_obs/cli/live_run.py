@@ -76,10 +76,19 @@ def is_alive(run: Path) -> bool:
     return False
 
 
-def _inspector_at(url: str) -> Inspector:
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
+def check_url(url: str) -> None:
+    """ConfigError where no server can be at such an address."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is none
+        is_address = False
+    if not is_address:
         raise ConfigError(f"--url {url:.64} is not an http:// address")
+
+
+def _inspector_at(url: str) -> Inspector:
+    check_url(url)
     inspector = Inspector(url.rstrip("/"))
     try:
         return inspector._replace(run=_run_of(inspector))
