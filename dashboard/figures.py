@@ -13,7 +13,7 @@ def seconds(value: float | None) -> str:
     if value >= 7200:
         return f"{value // 3600:.0f} h {value % 3600 // 60:02.0f} min"
     if value >= 120:
-        return f"{value // 60:.0f} min {value % 60:02.0f} s"
+        return f"{value // 60:.0f} min {int(value % 60):02d} s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= size:
             number = value / size

@@ -9,7 +9,7 @@ from vllm_obs.dashboard.frame import escape, said
 
 SEVERITY_BADGES = {"none": "green", "info": "blue", "warning": "orange", "severe": "red"}
 MAX_LINES = 4
-MAX_EVIDENCE = 7
+MAX_EVIDENCE = 6
 
 
 def verdict_card(verdict: dict[str, Any]) -> None:

@@ -43,6 +43,11 @@ class Finding:
     stacks: dict[str, str] = field(default_factory=dict)
 
     @property
+    def begun_at(self) -> int:
+        """When it began, which of a stall is before anybody noticed (monotonic ns)."""
+        return self.stall.stuck_at if self.stall is not None else self.happened_at
+
+    @property
     def ends(self) -> list[End]:
         """Every process that ended in it, the first cause first."""
         return [self.end, *self.others] if self.end is not None else list(self.others)

@@ -26,6 +26,7 @@ from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.memory_limits import MemoryLimits
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.recording_file import RecordingError
+from vllm_obs.telemetry.verdict_names import CANNOT_TELL
 
 SCHEMA_VERSION = 1
 MAX_STACK_CHARS = 64 * 1024
@@ -124,7 +125,7 @@ def _document(finding: Finding, scene: Scene, ledgers: list[SequenceLedger]) -> 
         "versions": versions(scene.version),
         "config": dict(scene.config),
         "engines": [_engine(engine.described) for engine in engines_of(scene.observer.state) if engine.described],
-        "verdict": _judged(scene, finding.happened_at),
+        "verdict": _judged(scene, finding.begun_at),
         "telemetry": {
             "lost_records": dict(scene.observer.state.num_lost),
             "resumed_from": scene.observer.cost.resumed_from or None,
@@ -191,10 +192,12 @@ def _engine(described: Any) -> Document:
 
 
 def _judged(scene: Scene, at: int) -> Document:
+    """What held requests back until then; nothing where that cannot be told."""
     try:
-        return dict(scene.verdict(at))
+        verdict = dict(scene.verdict(at))
     except Exception:  # a judge that fails must not cost the story
         return {}
+    return {} if verdict.get("word") == CANNOT_TELL else verdict
 
 
 def _stack_files(finding: Finding) -> dict[str, bytes]:

@@ -4,7 +4,7 @@ import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.figures import seconds
-from vllm_obs.dashboard.frame import note_trouble, panel, teach
+from vllm_obs.dashboard.frame import note_trouble, panel
 from vllm_obs.dashboard.overview_engines import engine_panel
 from vllm_obs.dashboard.overview_figures import latency_panel, rate_panel
 from vllm_obs.dashboard.overview_slo import objectives_panel, targets_input
@@ -17,15 +17,6 @@ VERDICT_WINDOWS = ("10s", "1m", "5m")
 def render() -> None:
     """Draw the page."""
     window = _window_choice()
-    reading = current().get("/inspect/state")
-    if not reading.is_there:
-        note_trouble(reading)
-        teach(
-            "No server is known yet",
-            "Start one with `vllm-obs serve`, or `vllm-obs demo` for one without a model under a load that "
-            "changes. This page finds it by itself.",
-        )
-        return
     panel(lambda: _verdict(window))
     panel(rate_panel)
     panel(lambda: latency_panel(window))

@@ -15,8 +15,8 @@ def main() -> None:
     page = st.navigation([page.as_page() for page in PAGES], position="top")
     url_state.carry()
     url_state.resolve_time()
-    header()
-    page.run()
+    if header():
+        page.run()
 
 
 main()

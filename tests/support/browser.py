@@ -27,6 +27,14 @@ WAIT_MS = 30_000
 PROBES = ("/_stcore/health", "/_stcore/host-config")
 """Streamlit asks for these below the page's path first, and then where they are."""
 TABLES = """grids => grids.map(grid => [...grid.rows].map(row => [...row.cells].map(cell => cell.textContent)))"""
+MARK = """names => {
+  window.marked = [...document.querySelectorAll(names)];
+  return window.marked.length;
+}"""
+MARKED = "[data-testid=stMetric], [data-testid=stDataFrame], [data-testid=stMarkdown], .st-key-strip, canvas"
+REPLACED = "() => window.marked.filter(node => !node.isConnected).map(node => node.outerHTML.slice(0, 200))"
+HEADER_PIXELS, ROW_PIXELS, CHOICE_PIXELS = 35, 35, 16
+"""Of a table: the height of its head and of a row, and where the box to choose a row stands."""
 
 Row = dict[str, str]
 
@@ -97,6 +105,34 @@ class View:
             if tuple(names[: len(first)]) == first:
                 return [dict(zip(names, row, strict=True)) for row in rows]
         raise AssertionError(f"no table begins with {first}: {[grid[0] for grid in grids]}")
+
+    def choose_row(self, key: str) -> None:
+        """Click on the first row's box in the table whose key begins so."""
+        box = self.page.locator(f"[class*=st-key-{key}-] canvas").first.bounding_box()
+        assert box is not None
+        self.page.mouse.click(box["x"] + CHOICE_PIXELS, box["y"] + HEADER_PIXELS + ROW_PIXELS // 2)
+
+    def input(self, label: str) -> "playwright.Locator":
+        """The field with this label."""
+        return self.page.locator(f"input[aria-label='{label}']")
+
+    @property
+    def scrolled(self) -> int:
+        """How far down the page is scrolled, in pixels."""
+        return int(self.page.evaluate("() => document.querySelector('[data-testid=stMain]').scrollTop"))
+
+    def scroll(self, pixels: int) -> None:
+        """Scroll the page down so far."""
+        self.page.evaluate("down => document.querySelector('[data-testid=stMain]').scrollTo(0, down)", pixels)
+
+    def mark(self) -> int:
+        """Remember the elements that stand on the page; how many they are."""
+        return int(self.page.evaluate(MARK, MARKED))
+
+    def replaced(self) -> list[str]:
+        """Which of those are there no longer."""
+        found: list[str] = self.page.evaluate(REPLACED)
+        return found
 
     def has_table(self, *first: str) -> bool:
         """Whether that table is there and has a row."""

@@ -15,7 +15,7 @@ def shown(name: str, source: Source, **query: str) -> AppTest:
         "from vllm_obs.dashboard import url_state\n"
         "from vllm_obs.dashboard.header import header\n"
         f"from vllm_obs.dashboard.pages.{name} import render\n"
-        "url_state.carry()\nheader()\nrender()\n"
+        "url_state.carry()\nif header():\n    render()\n"
     )
     page = AppTest.from_string(script, default_timeout=SECONDS)
     for key, value in query.items():

@@ -4,10 +4,13 @@ import pytest
 from fact_stream import FactStream
 from synthetic_run import feed
 
+from vllm_obs.telemetry.block_map import BlockMap
 from vllm_obs.telemetry.block_summary import block_summary
 from vllm_obs.telemetry.inspect_block import one_block, request_cache
 from vllm_obs.telemetry.inspect_context import InspectError
+from vllm_obs.telemetry.records import RequestSubmitted
 from vllm_obs.telemetry.run_state import RunState
+from vllm_obs.telemetry.view import RecordsLost
 
 
 def shared_run() -> tuple[RunState, FactStream]:
@@ -105,3 +108,37 @@ def test_ended_request_keeps_its_last_table() -> None:
     state = feed(stream.facts + stream.finish("a"))
     (row,) = request_cache(state, "a", None)["sequences"]
     assert (row["block_ids"], row["is_held"], row["state"]) == ([0, 1, 2], False, "ended")
+
+
+def test_holders_of_whom_only_the_core_told_are_known_too() -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("a", num_prompt_tokens=10)
+    stream.step({"a": 10})
+    state = feed(fact for fact in stream.facts if not isinstance(fact[1], RequestSubmitted))
+    assert list(state.book.orphans) == ["a"]
+    summary = block_summary(state, "0", None, stream.now)
+    (holder,) = summary["holders"]
+    assert (holder["num_tokens"], holder["num_empty_slots"]) == (10, 2)
+    assert summary["fragmentation"]["num_unknown_requests"] == 0
+
+
+def test_a_look_at_now_copies_nothing_and_searches_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, stream = shared_run()
+    ids = [request_id for request_id, _ in state.engines["0"].blocks.now().tables.items()]
+    whole = block_summary(state, "0", None, stream.now)
+    # Nobody knows whose the tables are.
+    state.book.live.clear()
+    monkeypatch.setattr(RunState, "find", lambda self, name: pytest.fail("everything kept is looked through"))
+    monkeypatch.setattr(BlockMap, "now", lambda self: pytest.fail("all blocks are copied"))
+    summary = block_summary(state, "0", None, stream.now)
+    assert [holder["request_id"] for holder in summary["holders"]] == ids
+    assert summary["fragmentation"]["num_unknown_requests"] == len(ids)
+    assert (summary["levels"], summary["sharing"]) == (whole["levels"], whole["sharing"])
+    assert one_block(state, "0", 0, None)["num_holders"] == 2
+
+
+def test_nobody_knows_when_a_block_changed_last_after_a_loss() -> None:
+    state, stream = shared_run()
+    state.apply(stream.engine, RecordsLost(3))
+    assert one_block(state, "0", 0, None)["changed_step"] is None

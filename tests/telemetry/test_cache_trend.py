@@ -73,3 +73,13 @@ def test_only_so_many_seconds_and_waiting_requests_are_kept(monkeypatch: pytest.
     assert list(trend._seconds["0"]) == [102, 103, 104]
     assert list(trend._waiting) == ["r-3", "r-4"]
     assert ENGINE.engine == "0"
+
+
+def test_of_too_many_seconds_the_oldest_goes_though_it_came_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_trend, "MAX_SECONDS", 3)
+    stream = FactStream(now=100 * S)
+    stream.describe()
+    for second in (101, 103, 102, 104):
+        stream.now = second * S
+        stream.step()
+    assert sorted(seen(stream)._seconds["0"]) == [102, 103, 104]

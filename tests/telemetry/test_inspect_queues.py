@@ -8,7 +8,7 @@ import pytest
 from scripted_run import ScriptedRun
 
 from vllm_obs.telemetry.inspect_context import InspectError
-from vllm_obs.telemetry.inspect_queues import MAX_WAITING_COUNTED, MAX_WAITING_SHOWN, queues_view
+from vllm_obs.telemetry.inspect_queues import MAX_WAITING_SHOWN, queues_view
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.ring_tail import RingTail
 
@@ -94,16 +94,31 @@ def test_one_that_is_not_in_the_last_step_has_no_tokens_in_it(run: ScriptedRun, 
     assert rows == {"a-0-0": 0, "b-0-0": 1}
 
 
-def test_a_long_line_is_cut_and_says_so(run: ScriptedRun, observer: Observer) -> None:
-    num_waiting = MAX_WAITING_COUNTED + 5
+def test_of_a_long_line_the_first_are_shown_and_all_are_counted(run: ScriptedRun, observer: Observer) -> None:
+    num_waiting = MAX_WAITING_SHOWN + 5
     for index in range(num_waiting):
         run.submit(f"r{index}")
     view = queues(observer)
-    assert (view["num_waiting"], view["num_counted"]) == (num_waiting, MAX_WAITING_COUNTED)
+    assert (view["num_waiting"], view["num_counted"]) == (num_waiting, num_waiting)
     assert len(view["waiting"]) == MAX_WAITING_SHOWN
-    assert sum(view["by_reason"].values()) == MAX_WAITING_COUNTED
+    assert view["by_reason"] == {"step_in_progress": num_waiting}
 
 
 def test_an_unknown_engine_is_refused(observer: Observer) -> None:
     with pytest.raises(InspectError, match="there is no engine '7'"):
         queues_view(observer.state, "7", 0)
+
+
+def test_a_look_at_a_line_leaves_it_as_it_is(run: ScriptedRun, observer: Observer) -> None:
+    for name in ("a", "b", "c"):
+        run.submit(name)
+    for reason in ("max_num_seqs", "kv_blocks") * 20:
+        run.step("a", head_reason=reason)
+    view = queues(observer)
+    assert [row["reason"] for row in view["waiting"]] == ["kv_blocks", "head_of_line"]
+    behind = observer.state.sequences["c-0-0"]
+    assert [interval.stage for interval in behind.intervals].count("queue") == 1
+    assert (behind.waiting_since, view["waiting"][1]["seconds"]) == (
+        behind.taken_at,
+        (observer.now() - behind.taken_at) / 1e9,
+    )

@@ -38,7 +38,7 @@ def test_stages_partition_the_latency_of_every_sequence(stream: FactStream) -> N
     state = RunState()
     for source, record in stream.facts:
         state.apply(source, record)
-    state.tick(stream.now)
+    state.tick(stream.now + 1)
     assert (list(state.sequences), list(state.book.orphans), broken(state)) == ([], [], {})
     assert len(state.ended) == len(stream.sequences)
     for ledger in state.ended:
@@ -62,7 +62,7 @@ def test_the_order_in_which_rings_are_read_changes_nothing(
         run.add_view(told)
         for source, record in facts:
             run.apply(source, record)
-        run.tick(stream.now)
+        run.tick(stream.now + 1)
     assert broken(other) == {}
     assert {each.request_id: each for each in other.ended} == {each.request_id: each for each in state.ended}
     assert other_view.gaps == view.gaps

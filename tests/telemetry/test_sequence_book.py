@@ -263,3 +263,23 @@ def test_api_servers_are_bounded() -> None:
     assert len(state.state().loose_ends.apis) == MAX_API_SERVERS
     state.apply(API_SERVER._replace(generation=MAX_API_SERVERS), SourceGone())
     assert len(state.state().loose_ends.apis) == MAX_API_SERVERS - 1
+
+
+def test_a_plain_id_is_known_whether_it_lives_has_ended_or_was_told_by_the_core_alone() -> None:
+    stream = FactStream()
+    stream.describe()
+    for request_id in ("lives", "ended", "orphan"):
+        stream.submit(request_id)
+    stream.step(["lives", "ended", "orphan"])
+    stream.finish("ended")
+    state = RunState()
+    for source, fact in stream.facts:
+        if not (isinstance(fact, RequestSubmitted) and fact.request_id == "orphan"):
+            state.apply(source, fact)
+    book = state.book
+    assert [book.known(name) for name in ("lives", "ended", "orphan", "nobody")] == [
+        book.live["lives"],
+        book.ended.get("ended"),
+        book.orphans["orphan"],
+        None,
+    ]

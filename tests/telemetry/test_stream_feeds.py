@@ -131,7 +131,7 @@ def test_nobody_is_waited_on_while_nobody_listens(monkeypatch: pytest.MonkeyPatc
     async def scenario() -> None:
         fed = Fed()
         rounds: list[int] = []
-        monkeypatch.setattr(fed.feeds, "tell", lambda: rounds.append(1))
+        monkeypatch.setattr(fed.feeds, "tell", rounds.append)
         running = asyncio.create_task(fed.feeds.run())
         await settled()
         assert rounds == []
@@ -145,5 +145,68 @@ def test_nobody_is_waited_on_while_nobody_listens(monkeypatch: pytest.MonkeyPatc
         assert len(rounds) == num_rounds
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_drain_that_fails_does_not_end_the_streams(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stream_feeds, "ROUND_SECONDS", 0.0)
+
+    async def scenario() -> None:
+        fed = Fed()
+        fed.observer.is_live = True
+        monkeypatch.setattr(fed.observer, "drain_slice", lambda: 1 / 0)
+        running = asyncio.create_task(fed.feeds.run())
+        sock = StreamSocket(fed.feeds.steps("0", -1))
+        await settled()
+        monkeypatch.setattr(fed.observer, "drain_slice", lambda: True)
+        fed.apply(fed.stream.submit())
+        fed.apply(fed.stream.step(["r-0"]))
+        await settled()
+        assert [name for name, _ in sock.events if name == "steps"] == ["steps", "steps"]
+        await sock.leave()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert [record.message for record in caplog.records] == ["a stream failed; later failures are not told"]
+
+
+def test_where_rounds_are_dear_there_are_half_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_feeds, "ROUND_SECONDS", 0.0)
+    moments = iter([0.0, 0.001, 1.0, 1.005, 2.0, 2.009, 3.0, 3.007])
+    monkeypatch.setattr(stream_feeds.time, "thread_time", lambda: next(moments, 9.0))
+
+    async def scenario() -> None:
+        fed = Fed()
+        rounds: list[int] = []
+        monkeypatch.setattr(fed.feeds, "tell", rounds.append)
+        running = asyncio.create_task(fed.feeds.run())
+        sock = StreamSocket(fed.feeds.steps("0", -1))
+        while len(rounds) < 5:
+            await settled()
+        # 1 ms, 5 ms, then 9 and 7 ms of rounds that stand for two.
+        assert rounds[:5] == [1, 1, 2, 2, 1]
+        await sock.leave()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_the_state_is_told_once_a_second_however_long_a_round_is() -> None:
+    async def scenario() -> None:
+        fed = Fed()
+        steps, blocks = StreamSocket(fed.feeds.steps("0", -1)), StreamSocket(fed.feeds.blocks("0"))
+        await settled()
+        for _ in range(10):
+            fed.feeds.tell(2)
+        await settled()
+        assert [name for name, _ in steps.events].count("state") == 1 + 2
+        assert [name for name, _ in blocks.events].count("state") == 2
+        await steps.leave()
+        await blocks.leave()
 
     asyncio.run(scenario())

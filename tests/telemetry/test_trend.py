@@ -1,5 +1,7 @@
 """The trend: equal spans of the last minutes, with gaps where nothing was seen."""
 
+from dataclasses import replace
+
 import pytest
 
 from vllm_obs.telemetry import trend as trend_module
@@ -61,3 +63,13 @@ def test_span_that_is_over_is_worked_out_once_and_so_many_are_kept(monkeypatch: 
     first = trend.columns(1100 * S, 1)
     assert first == trend.columns(1100 * S, 1)
     assert len(trend._over) == 10
+
+
+def test_so_many_engines_and_seconds_are_kept_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trend_module, "MAX_ENGINES", 3)
+    monkeypatch.setattr(trend_module, "MAX_SECONDS", 4)
+    trend, _ = seen(*(step(second, second * S) for second in (10, 11, 13, 14, 12, 9)))
+    assert sorted(trend._levels["0"]) == [11, 12, 13, 14]
+    for label in range(5):
+        trend.step_closed(replace(step(1, 20 * S), engine=str(label)))
+    assert list(trend._levels) == ["0", "1", "2"]

@@ -1,5 +1,7 @@
 """The waiting line knows its head, and gives everybody behind it the reason that holds for them."""
 
+from collections import Counter
+
 import pytest
 from fact_stream import FactStream
 from hypothesis import given, settings
@@ -117,6 +119,14 @@ def test_reasons_are_what_they_would_be_if_everybody_were_told_each_step(actions
             line.planned(reason, at)
             for place, each in enumerate(sorted(told)):
                 told[each].switch("queue", at, reason_behind(reason) if place else reason)
+    assert line.by_reason() == Counter(each.reason for each in told.values())
+    for request_id, ledger in ledgers.items():
+        assert line.reason_of(ledger) == told[request_id].reason
+        for at in range(ledger.since, len(actions) + 1):
+            intervals = told[request_id].intervals_until(1000)
+            assert [line.reason_of(ledger, at)] == [
+                each.reason for each in intervals if each.begun_at <= at < each.ended_at
+            ]
     for request_id, ledger in ledgers.items():
         line.catch_up(ledger)
         assert ledger.intervals_until(1000) == told[request_id].intervals_until(1000)
@@ -167,3 +177,12 @@ def test_one_that_leaves_while_it_is_held_is_forgotten() -> None:
     line.leave("a")
     line.hold([], "grammar", 20)
     assert (len(line), line.head and line.head.request_id) == (1, "b")
+
+
+def test_since_when_each_waits_is_kept_whatever_becomes_of_its_intervals() -> None:
+    first, second = waiting("a", 5), waiting("b", 12)
+    line = line_of(first, second)
+    for at in range(20, 8000, 10):
+        line.planned("kv_blocks" if at % 20 else "max_num_seqs", at)
+    assert [(waiter.ledger, waiter.since) for waiter in line.waiters()] == [(first, 5), (second, 12)]
+    assert (line.longest_wait_ns(8000), len(second.intervals)) == (7995, 1)

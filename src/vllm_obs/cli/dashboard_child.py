@@ -35,6 +35,8 @@ class DashboardOptions:
             raise ConfigError(f"the dashboard's port {self.port} is not between 0 and 65535")
         if self.trace_url and "{trace_id}" not in self.trace_url:
             raise ConfigError(f"--trace-url {self.trace_url:.100} has no {{trace_id}} in it")
+        if self.trace_url and not self.trace_url.startswith(("http://", "https://")):
+            raise ConfigError(f"--trace-url {self.trace_url:.100} is not an http:// or https:// address")
 
 
 def bind_pages(options: DashboardOptions, flag: str = "--dashboard-port") -> socket.socket:

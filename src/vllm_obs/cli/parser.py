@@ -25,6 +25,14 @@ class Parser(argparse.ArgumentParser):
         """Raise what argparse has to say."""
         raise ConfigError(message.removeprefix("argument "))
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """As typed; an argument that cannot be read is refused in its reader's own words."""
+        read = self._registry_get("type", action.type, action.type)
+        try:
+            return read(arg_string)
+        except ValueError as error:
+            raise argparse.ArgumentError(action, str(error)) from error
+
     @property
     def options(self) -> list[str]:
         """Every flag this parser takes."""
