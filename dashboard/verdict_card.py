@@ -8,6 +8,8 @@ from vllm_obs.dashboard.figures import number, seconds, share
 from vllm_obs.dashboard.frame import escape, said
 
 SEVERITY_BADGES = {"none": "green", "info": "blue", "warning": "orange", "severe": "red"}
+CANNOT_TELL = "cannot_tell"
+LINE_BREAK = "  \n"
 MAX_LINES = 4
 MAX_EVIDENCE = 6
 
@@ -15,7 +17,8 @@ MAX_EVIDENCE = 6
 def verdict_card(verdict: dict[str, Any]) -> None:
     """Draw it; of several findings the first is told in full, the others in a sentence each."""
     word = str(verdict["word"])
-    colour = SEVERITY_BADGES.get(str(verdict["severity"]), "gray")
+    is_known = word != CANNOT_TELL
+    colour = SEVERITY_BADGES.get(str(verdict["severity"]), "gray") if is_known else "gray"
     covered = seconds(verdict["covered_seconds"])
     with st.container(horizontal=True, vertical_alignment="center"):
         st.badge(escape(word.replace("_", " ")), color=colour)  # type: ignore[arg-type]
@@ -25,13 +28,12 @@ def verdict_card(verdict: dict[str, Any]) -> None:
     first = findings[0] if findings else {}
     helps, helps_not, evidence = st.columns([5, 4, 4], gap="medium")
     with helps:
-        st.markdown(_lines("What would help", first.get("helps", []), "Nothing is needed."))
+        st.markdown(_lines("What would help", first.get("helps", []), "Nothing is needed." if is_known else "–"))
     with helps_not:
-        st.markdown(_lines("What would not", _not_helping(verdict, first), "–"))
+        st.markdown(_lines("What would not", first.get("helps_not", []), "–"))
     with evidence:
         st.markdown(_lines("On which figures", _evidence(first.get("evidence", {})), floor_words(verdict)))
-    others = [str(finding["says"]) for finding in findings[1:]]
-    st.caption(" ".join(["Also:", *map(said, others)]) if others else said(floor_words(verdict)))
+    st.caption(LINE_BREAK.join(_last_lines(verdict)))
 
 
 def floor_words(verdict: dict[str, Any]) -> str:
@@ -40,9 +42,12 @@ def floor_words(verdict: dict[str, Any]) -> str:
     return str(floor.get("says", ""))
 
 
-def _not_helping(verdict: dict[str, Any], first: dict[str, Any]) -> list[str]:
-    unknown = [f"cannot tell: {reason}" for reason in verdict["cannot_tell"]]
-    return [*first.get("helps_not", []), *unknown]
+def _last_lines(verdict: dict[str, Any]) -> list[str]:
+    """What cannot be told, on a line of its own, and the other findings."""
+    others = [said(str(finding["says"])) for finding in verdict["findings"][1:]]
+    doubts = "; ".join(said(str(doubt)) for doubt in verdict["cannot_tell"])
+    last = " ".join(["Also:", *others]) if others else said(floor_words(verdict))
+    return [f"Cannot tell: {doubts}.", last] if doubts else [last]
 
 
 def _evidence(evidence: dict[str, Any]) -> list[str]:

@@ -1,10 +1,11 @@
 """BlockMap: which sequences hold which KV blocks, and which blocks are active, cached or free, now and before."""
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
+from vllm_obs.telemetry.block_catching import Catching
 from vllm_obs.telemetry.block_undo import BlockBefore, BlockChange, BlockUndo, TableBefore, TableGrown
 from vllm_obs.telemetry.block_view import NO_HASH, BlockCopy, BlockLevels, BlockView, PrefixHit
 from vllm_obs.telemetry.records import BlocksCached, BlocksChanged, BlocksKeyframe, RequestKeyframe
@@ -14,19 +15,6 @@ __all__ = ["BlockLevels", "BlockMap", "BlockView", "PrefixHit"]
 MAX_ENDED_TABLES = 10_000
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Catching:
-    """What a map that lost records must still hear: these blocks, who lives, and the tables not `told` since.
-
-    `told` is cut to those that live whenever that is known.
-    """
-
-    blocks: set[int]
-    told: set[str] = field(default_factory=set)
-    missing: set[str] | None = None
-    """Live sequences whose table was not told; None as long as it is not known who lives."""
 
 
 class BlockMap:
@@ -40,13 +28,15 @@ class BlockMap:
         self.step = 0
         self._num_refs: list[int] = []
         self._hashes: list[bytes] = []
+        self._changed = array("q")
+        """The last step that is known to have changed each block, 0 where none is."""
         self._num_active = 0
         self._num_cached = 0
         self._tables: dict[str, list[int]] = {}
         self._ended: OrderedDict[str, list[int]] = OrderedDict()
         self._hits: OrderedDict[str, PrefixHit] = OrderedDict()
         self._undo = BlockUndo()
-        self._catching: _Catching | None = None
+        self._catching: Catching | None = None
         self._is_resized = False
         self.resize(num_blocks)
 
@@ -90,6 +80,14 @@ class BlockMap:
         """All blocks as they are."""
         tables = {request_id: list(block_ids) for request_id, block_ids in self._tables.items()}
         return BlockView(self.step, list(self._num_refs), list(self._hashes), tables)
+
+    def seen(self) -> BlockView:
+        """All blocks as they are, not copied: to be looked at before the next fact, and not to be changed."""
+        return BlockView(self.step, self._num_refs, self._hashes, self._tables)
+
+    def changed_step(self, block_id: int) -> int | None:
+        """The last step known to have changed a block; None if that was before a loss, or never."""
+        return self._changed[block_id] or None
 
     def copied(self) -> BlockCopy:
         """All blocks as they are, with the changes that led here."""
@@ -183,7 +181,8 @@ class BlockMap:
 
     def lost(self) -> None:
         """Records are missing from here on: nothing is certain until keyframes have told everything."""
-        self._catching = _Catching(set(range(self.num_blocks)))
+        self._catching = Catching(set(range(self.num_blocks)))
+        self._changed = array("q", bytes(8 * self.num_blocks))
         self._undo.begin(self.step + 1)
 
     def gone(self, last_step: int) -> None:
@@ -271,6 +270,7 @@ class BlockMap:
         self._num_active += (num_refs > 0) - (old_refs > 0)
         self._num_cached += (num_refs == 0 and bool(block_hash)) - (old_refs == 0 and bool(old_hash))
         self._num_refs[block_id], self._hashes[block_id] = num_refs, block_hash
+        self._changed[block_id] = step
         return True
 
     def _grow(self, num_blocks: int) -> None:
@@ -278,6 +278,7 @@ class BlockMap:
         if num_more > 0:
             self._num_refs += [0] * num_more
             self._hashes += [NO_HASH] * num_more
+            self._changed.frombytes(bytes(8 * num_more))
 
     def _finish_catching(self) -> None:
         catching = self._catching

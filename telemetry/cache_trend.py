@@ -4,6 +4,7 @@ from collections import OrderedDict
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
+from vllm_obs.telemetry.quantiles import MAX_ENGINES
 from vllm_obs.telemetry.rate_windows import NS
 from vllm_obs.telemetry.records import (
     BlocksCached,
@@ -17,7 +18,6 @@ from vllm_obs.telemetry.trend import MAX_SECONDS, NUM_SPANS
 from vllm_obs.telemetry.view import BaseView, Source
 
 MAX_WAITING = 65_536
-MAX_ENGINES = 256
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class CacheTrend(BaseView):
     """A view. A second in which no step was planned is a gap."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, OrderedDict[int, CacheSecond]] = {}
+        self._seconds: dict[str, dict[int, CacheSecond]] = {}
         self._now: dict[str, CacheSecond] = {}
         self._waiting: OrderedDict[str, int] = OrderedDict()
         """Prompt tokens of those that were not admitted yet."""
@@ -72,7 +72,7 @@ class CacheTrend(BaseView):
 
         `last_minute` are the sums of the last 60 seconds; its `hit_rate` is None where nobody was admitted.
         """
-        seconds = self._seconds.get(engine, OrderedDict())
+        seconds = self._seconds.get(engine, {})
         end = now // NS // span_seconds
         spans = range(end - min(NUM_SPANS, MAX_SECONDS // span_seconds), end)
         rows = [_summed(seconds, span * span_seconds, (span + 1) * span_seconds) for span in spans]
@@ -91,11 +91,11 @@ class CacheTrend(BaseView):
         if seconds is None:
             if len(self._seconds) >= MAX_ENGINES:
                 return
-            seconds = self._seconds[engine] = OrderedDict()
+            seconds = self._seconds[engine] = {}
         second = seconds.setdefault(planned.schedule_begun_at // NS, CacheSecond())
         self._now[engine] = second
         if len(seconds) > MAX_SECONDS:
-            seconds.popitem(last=False)
+            del seconds[min(seconds)]
         second.num_active = planned.num_active_blocks
         second.num_cached = planned.num_cached_blocks
         second.num_free = planned.num_free_blocks
@@ -117,7 +117,7 @@ def _count_blocks(second: CacheSecond, record: BlocksChanged | BlocksCached) -> 
         second.num_cached_in += len(record.block_ids)
 
 
-def _summed(seconds: OrderedDict[int, CacheSecond], begin: int, end: int) -> dict[str, Any] | None:
+def _summed(seconds: dict[int, CacheSecond], begin: int, end: int) -> dict[str, Any] | None:
     """The sums of these seconds and the levels of the last of them; None where there is none."""
     found = [seconds[second] for second in range(begin, end) if second in seconds]
     if not found:

@@ -42,14 +42,16 @@ def one_block(state: RunState, label: str, block_id: int, step: int | None) -> d
         "hash": block_hash.hex(),
         "num_holders": len(holders),
         "holders": holders[:MAX_OWNERS_SHOWN],
-        "changed_step": _changed_step(engine.blocks, block_id, view.step),
+        "changed_step": _changed_step(engine.blocks, block_id, step),
         "made_by": origin.request_id if origin is not None else "",
         "made_step": origin.step if origin is not None else None,
     }
 
 
-def _changed_step(blocks: BlockMap, block_id: int, step: int) -> int | None:
-    """The last step up to this one that is known to have changed the block."""
+def _changed_step(blocks: BlockMap, block_id: int, step: int | None) -> int | None:
+    """The last step (up to a past one) that is known to have changed the block."""
+    if step is None or step >= blocks.step:
+        return blocks.changed_step(block_id)
     for change in blocks.newest_changes():
         if isinstance(change, BlockBefore) and change.block_id == block_id and change.step <= step:
             return change.step

@@ -1,71 +1,24 @@
-"""The inspector's view of requests: rows for a list, and everything about one."""
+"""The inspector's view of a request: its row in a list, and everything about it."""
 
-import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from vllm_obs.telemetry.economics import Economics
 from vllm_obs.telemetry.economics_costs import NO_ACCOUNT
 from vllm_obs.telemetry.economics_view import cost_fields, cost_sentences
 from vllm_obs.telemetry.explain import Ahead, explain
-from vllm_obs.telemetry.http_metrics import is_counted
 from vllm_obs.telemetry.inspect_context import InspectError
 from vllm_obs.telemetry.ledger import SequenceLedger
-from vllm_obs.telemetry.records import HttpRequestEnded, RequestSubmitted
+from vllm_obs.telemetry.records import HttpRequestEnded
 from vllm_obs.telemetry.request_names import trace_id_of
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.stages import ns_by_reason, ns_by_stage
 
 MAX_DUPLICATES = 16
-MAX_MOMENT_DIGITS = 20
 MAX_COMPANIONS = 16
 COMPANY_STEPS = 512
-FAILED_STATUS = 400
 NS = 1e9
-
-StateFilter = Literal["live", "submitted", "waiting", "running", "preempted", "ended"]
-
-
-class RequestFilter(NamedTuple):
-    """Which sequences a list shows; all conditions have to hold. `cursor` is that of the page before.
-
-    `text` is looked for in ids, labels and trace ids, whatever the case of its letters.
-    """
-
-    state: StateFilter | None
-    min_seconds: float
-    failed_only: bool
-    limit: int
-    cursor: str | None
-    account: str | None = None
-    text: str = ""
-
-
-def request_list(
-    state: RunState, now: int, wanted: RequestFilter, economics: Economics | None = None
-) -> dict[str, Any]:
-    """A page of rows, newest first; `cursor` asks for the next page and is None after the last.
-
-    Of the `num_found` that fit, `num_before` are on the pages before; `min_seconds` is what they took at least.
-    """
-    below = _position(wanted.cursor)
-    found = [ledger for ledger in _in_state(state, wanted.state) if _is_wanted(ledger, now, wanted)]
-    left = found if below is None else [ledger for ledger in found if _order(ledger) < below]
-    page = heapq.nlargest(wanted.limit, left, key=_order)
-    refused = _refused(state, wanted) if _shows_refused(wanted) else []
-    return {
-        "requests": [request_row(state, ledger, now, economics) for ledger in page],
-        "cursor": _cursor(page[-1]) if len(left) > len(page) else None,
-        "num_found": len(found),
-        "num_before": len(found) - len(left),
-        "min_seconds": wanted.min_seconds,
-        "refused": [ended._asdict() for ended in refused[: wanted.limit]],
-        "num_refused": len(refused),
-        "num_live": len(state.sequences),
-        "num_ended": len(state.ended),
-    }
 
 
 def request_row(
@@ -73,7 +26,7 @@ def request_row(
 ) -> dict[str, Any]:
     """One sequence in a list. Live ones are as of `now`; what they cost is None where nobody counts it."""
     submitted, ended = ledger.submitted, ledger.ended
-    state.intervals(ledger, now)  # brings a waiting one's reason up to date
+    reason, since = _wait_of(state, ledger)
     last_token_age = (now - ledger.last_token_at) / NS if ledger.last_token_at else None
     is_over = ended is not None or ledger.is_closed
     return {
@@ -90,10 +43,10 @@ def request_row(
         "is_streamed": submitted.is_streamed,
         "state": ledger.state,
         "stage": "" if ledger.is_closed else ledger.stage,
-        "reason": "" if ledger.is_closed else ledger.reason,
+        "reason": "" if ledger.is_closed else reason,
         "received_at": submitted.received_at,
-        "latency_ns": _latency_ns(ledger, now),
-        "in_stage_seconds": None if is_over else max(0, now - ledger.waiting_since) / NS,
+        "latency_ns": latency_ns(ledger, now),
+        "in_stage_seconds": None if is_over else max(0, now - since) / NS,
         "ttft_seconds": _ttft_seconds(ledger),
         "num_prompt_tokens": submitted.num_prompt_tokens,
         "num_output_tokens": ended.num_output_tokens if ended else ledger.num_output_tokens,
@@ -109,9 +62,23 @@ def request_row(
     }
 
 
+def _wait_of(state: RunState, ledger: SequenceLedger) -> tuple[str, int]:
+    """Why it is in its stage, if it waits, and since when. The line knows, whatever its reasons were meanwhile."""
+    engine = state.engines.get(ledger.engine)
+    waiter = engine.builder.roster.line.get(ledger.request_id) if engine is not None else None
+    if engine is None or waiter is None:
+        return ledger.reason, ledger.waiting_since
+    return engine.builder.roster.line.reason_of(ledger), waiter.since
+
+
+def order_of(ledger: SequenceLedger) -> tuple[int, str]:
+    """What requests are sorted by."""
+    return ledger.submitted.received_at, ledger.request_id
+
+
 def one_request(state: RunState, now: int, name: str, economics: Economics | None = None) -> dict[str, Any]:
     """All sequences known by that id or label, newest first. Raises InspectError (404) where there is none."""
-    ledgers = sorted(state.find(name), key=_order, reverse=True)
+    ledgers = sorted(state.find(name), key=order_of, reverse=True)
     http = state.find_http(name) or _http_of(ledgers[:MAX_DUPLICATES])
     if not ledgers and not http:
         raise InspectError(f"no request of the last minutes has the id or label {name[:64]!r}", 404)
@@ -228,74 +195,6 @@ def _ttft_seconds(ledger: SequenceLedger) -> float | None:
     return max(0, ledger.first_token_at - ledger.submitted.received_at) / NS
 
 
-def _latency_ns(ledger: SequenceLedger, now: int) -> int:
+def latency_ns(ledger: SequenceLedger, now: int) -> int:
+    """From its first byte to its end, or to `now` while it lives."""
     return ledger.latency_ns if ledger.is_closed else max(ledger.latency_ns, now - ledger.submitted.received_at)
-
-
-def _in_state(state: RunState, wanted: StateFilter | None) -> Iterator[SequenceLedger]:
-    live: Iterable[SequenceLedger] = state.sequences.values()
-    if wanted is None:
-        return iter(chain(live, state.ended))
-    if wanted == "live":
-        return (ledger for ledger in live if ledger.ended is None)
-    if wanted == "ended":
-        # One that has ended stays among the live until all its records have come.
-        return (ledger for ledger in chain(live, state.ended) if ledger.state == "ended")
-    return (ledger for ledger in live if ledger.state == wanted)
-
-
-def _is_wanted(ledger: SequenceLedger, now: int, wanted: RequestFilter) -> bool:
-    if wanted.failed_only and not _is_failed(ledger):
-        return False
-    if wanted.account is not None and (ledger.submitted.account or NO_ACCOUNT) != wanted.account:
-        return False
-    if wanted.text and not _has_text(ledger.submitted, wanted.text, ledger.request_id):
-        return False
-    return _latency_ns(ledger, now) >= wanted.min_seconds * NS
-
-
-def _has_text(known: RequestSubmitted | HttpRequestEnded, text: str, request_id: str = "") -> bool:
-    names = (request_id, known.http_id, known.external_id, trace_id_of(known.trace_parent))
-    wanted = text.casefold()
-    return any(wanted in name.casefold() for name in names)
-
-
-def _is_failed(ledger: SequenceLedger) -> bool:
-    if ledger.http is not None and ledger.http.status >= FAILED_STATUS:
-        return True
-    return ledger.ended is not None and (ledger.ended.finish_reason == "error" or bool(ledger.ended.error))
-
-
-def _shows_refused(wanted: RequestFilter) -> bool:
-    """They have no account and no state but that they are over, and the first page has the newest."""
-    return wanted.failed_only or (wanted.state in (None, "ended") and not wanted.cursor and wanted.account is None)
-
-
-def _refused(state: RunState, wanted: RequestFilter) -> list[HttpRequestEnded]:
-    """HTTP requests that were answered with an error and are no probes, newest first."""
-    return [ended for ended in reversed(state.http) if _is_refused(ended, wanted)]
-
-
-def _is_refused(ended: HttpRequestEnded, wanted: RequestFilter) -> bool:
-    if ended.status < FAILED_STATUS or not is_counted(ended.handler):
-        return False
-    return _has_text(ended, wanted.text) and ended.ended_at - ended.received_at >= wanted.min_seconds * NS
-
-
-def _order(ledger: SequenceLedger) -> tuple[int, str]:
-    return ledger.submitted.received_at, ledger.request_id
-
-
-def _cursor(ledger: SequenceLedger) -> str:
-    received_at, request_id = _order(ledger)
-    return f"{received_at}:{request_id}"
-
-
-def _position(cursor: str | None) -> tuple[int, str] | None:
-    if cursor is None:
-        return None
-    received_at, colon, request_id = cursor.partition(":")
-    is_moment = received_at.isascii() and received_at.isdecimal() and len(received_at) <= MAX_MOMENT_DIGITS
-    if not colon or not is_moment:
-        raise InspectError(f"{cursor[:64]!r} is not a cursor of this list", 400)
-    return int(received_at), request_id

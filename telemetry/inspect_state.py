@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from itertools import islice
 from typing import Any
 
 from vllm_obs.telemetry.engine_state import EngineState
@@ -13,9 +12,10 @@ from vllm_obs.telemetry.rate_windows import end_of_second
 from vllm_obs.telemetry.records import ProcessStarted
 from vllm_obs.telemetry.run_health import DEATH_SECONDS, Health, deaths_of, health_of, with_incident
 from vllm_obs.telemetry.run_state import RunState
+from vllm_obs.telemetry.under_way import under_way_view
+from vllm_obs.telemetry.waiting_line import WaitingLine
 
 MAX_WAITING_SHOWN = 20
-MAX_WAITING_COUNTED = 2000
 DEAD = "dead"
 """The state of an engine whose process is gone; the others are its own words."""
 PLAN_LEVELS = ("num_running", "num_waiting", "num_active_blocks", "num_cached_blocks", "num_free_blocks")
@@ -107,6 +107,7 @@ def engine_view(observer: Observer, engine: EngineState, now: int, rates_at: int
         "num_waiting": engine.num_waiting,
         "last_step": engine.steps.last.step if engine.steps.last else 0,
         "last_step_age_seconds": max(0, now - last_at) / NS if last_at else None,
+        "under_way": under_way_view(engine),
         "head_reason": planned.head_reason if planned else "",
         "last_plan": {name: getattr(planned, name) for name in PLAN_LEVELS} if planned else None,
         "blocks": _blocks_of(engine),
@@ -128,26 +129,18 @@ def _blocks_of(engine: EngineState) -> dict[str, Any]:
 
 
 def waiting_view(state: RunState, now: int) -> dict[str, Any]:
-    """Who waits, the head of each line first, and how many for which reason.
-
-    Of a very long line the reasons of the first MAX_WAITING_COUNTED are counted.
-    """
+    """Who waits, the head of each line first, and how many for which reason: `num_counted`, all of them."""
     reasons: Counter[str] = Counter()
     shown: list[dict[str, Any]] = []
-    num_waiting = num_counted = 0
     for label in sorted(state.engines):
         line = state.engines[label].builder.roster.line
-        num_waiting += len(line)
-        for place, ledger in enumerate(islice(line.ledgers(), MAX_WAITING_COUNTED)):
-            state.intervals(ledger, now)
-            reasons[ledger.reason or "unknown"] += 1
-            num_counted += 1
-            if len(shown) < MAX_WAITING_SHOWN:
-                shown.append(_waiting_row(ledger, label, place, now))
+        reasons += line.by_reason()
+        first = line.waiters()[: MAX_WAITING_SHOWN - len(shown)]
+        shown += [_waiting_row(line, waiter.ledger, label, place, now) for place, waiter in enumerate(first)]
     return {
-        "num_waiting": num_waiting,
-        "num_counted": num_counted,
-        "by_reason": dict(reasons.most_common()),
+        "num_waiting": reasons.total(),
+        "num_counted": reasons.total(),
+        "by_reason": {reason or "unknown": num for reason, num in reasons.most_common()},
         "first": shown,
     }
 
@@ -187,13 +180,13 @@ def _request_counts(state: RunState) -> dict[str, int]:
     return {"num_live": sum(states.values()), **counts, "num_ended": num_ended + len(state.ended)}
 
 
-def _waiting_row(ledger: SequenceLedger, engine: str, place: int, now: int) -> dict[str, Any]:
+def _waiting_row(line: WaitingLine, ledger: SequenceLedger, engine: str, place: int, now: int) -> dict[str, Any]:
     return {
         "request_id": ledger.request_id,
         "engine": engine,
         "place": place,
         "stage": ledger.stage,
-        "reason": ledger.reason,
+        "reason": line.reason_of(ledger),
         "seconds": max(0, now - ledger.taken_at) / NS,
         "num_prompt_tokens": ledger.submitted.num_prompt_tokens,
     }

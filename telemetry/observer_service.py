@@ -70,29 +70,7 @@ class ObserverService:
         self.profiles = self._make_profiles()
         self.streams = StreamFeeds(observer, self._stalls)
         observer.add_views([self.streams])
-        self.context = InspectContext(
-            observer=observer,
-            config=config,
-            catch_up=self._loop.catch_up,
-            render_metrics=self._render,
-            quantiles=self.views.metrics.quantiles,
-            export_counts=self.views.export_counts,
-            control=self.control,
-            profiles=self.profiles,
-            stall_log=stall_log,
-            economics=self.views.economics,
-            slo=self.views.slo,
-            verdict=self.views.verdict,
-            trend=self.views.trend,
-            cache_trend=self.views.cache_trend,
-            utilisation=self.views.utilisation,
-            streams=self.streams,
-            watchdog=self.watchdog,
-            memory=self.memory,
-            refresh_memory=self._refresh_memory,
-            incidents=self.views.incidents,
-            shelf=IncidentShelf(config.run_dir) if observer.is_live else None,
-        )
+        self.context = self._make_context(stall_log)
         self._num_events = 0
         self._save_due_at = 0
 
@@ -133,6 +111,31 @@ class ObserverService:
         if self.watchdog is not None:
             await self.watchdog.close()
         self.observer.close()
+
+    def _make_context(self, stall_log: StallLog) -> InspectContext:
+        return InspectContext(
+            observer=self.observer,
+            config=self.config,
+            catch_up=self._loop.catch_up,
+            render_metrics=self._render,
+            quantiles=self.views.metrics.quantiles,
+            export_counts=self.views.export_counts,
+            control=self.control,
+            profiles=self.profiles,
+            stall_log=stall_log,
+            economics=self.views.economics,
+            slo=self.views.slo,
+            verdict=self.views.verdict,
+            trend=self.views.trend,
+            cache_trend=self.views.cache_trend,
+            utilisation=self.views.utilisation,
+            streams=self.streams,
+            watchdog=self.watchdog,
+            memory=self.memory,
+            refresh_memory=self._refresh_memory,
+            incidents=self.views.incidents,
+            shelf=IncidentShelf(self.config.run_dir) if self.observer.is_live else None,
+        )
 
     def _make_profiles(self) -> ProfileControl:
         book, observer = ProfileBook(), self.observer

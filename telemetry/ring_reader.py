@@ -73,6 +73,11 @@ class RingReader:
         """Where the next `read` begins."""
         return RingCursor(self.generation, self._position, self._sequence)
 
+    @property
+    def modified_at(self) -> int:
+        """When the file system says that the file was written last (ns since 1970)."""
+        return os.fstat(self._fd).st_mtime_ns
+
     def read(self, max_frames: int = MAX_FRAMES) -> list[Frame]:
         """The next whole records in order, at most `max_frames`; empty when all that is published has been read.
 

@@ -1,15 +1,36 @@
 """Inspector routes of requests."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext
-from vllm_obs.telemetry.inspect_requests import RequestFilter, StateFilter, one_request, request_list
+from vllm_obs.telemetry.inspect_request_list import RequestFilter, StateFilter, request_list
+from vllm_obs.telemetry.inspect_requests import one_request
 
 MAX_ROWS = 1000
 SLOW_MEASURE, SLOW_WINDOW = "e2e", "run"
+
+
+@dataclass(frozen=True)
+class RequestQuery:
+    """Which requests are asked for."""
+
+    state: Annotated[StateFilter | None, Query(description="live is all that have not ended")] = None
+    slow_only: Annotated[bool, Query(description="only those slower than 95 % of all")] = False
+    min_seconds: Annotated[float, Query(ge=0.0, le=1e9, allow_inf_nan=False)] = 0.0
+    failed_only: Annotated[bool, Query(description="only what failed")] = False
+    limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100
+    account: Annotated[str | None, Query(max_length=64, description="the label of an API key")] = None
+    text: Annotated[str, Query(max_length=128, description="a part of an id, a label or a trace id")] = ""
+    cursor: Annotated[str | None, Query(max_length=512, description="that of the page before")] = None
+
+    def wanted(self, context: InspectContext) -> RequestFilter:
+        """The filter that this comes to."""
+        least = max(self.min_seconds, slow_seconds(context) if self.slow_only else 0.0)
+        return RequestFilter(self.state, least, self.failed_only, self.limit, self.cursor, self.account, self.text)
 
 
 def request_router(context: InspectContext) -> APIRouter:
@@ -21,19 +42,8 @@ def request_router(context: InspectContext) -> APIRouter:
         "/inspect/requests",
         summary="Sequences, newest first; all filters combine; `refused` are HTTP requests answered with an error",
     )
-    async def requests(
-        state: Annotated[StateFilter | None, Query(description="live is all that have not ended")] = None,
-        slow_only: Annotated[bool, Query(description="only those slower than 95 % of all")] = False,
-        min_seconds: Annotated[float, Query(ge=0.0, le=1e9, allow_inf_nan=False)] = 0.0,
-        failed_only: Annotated[bool, Query(description="only what failed")] = False,
-        limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
-        account: Annotated[str | None, Query(max_length=64, description="the label of an API key")] = None,
-        text: Annotated[str, Query(max_length=128, description="a part of an id, a label or a trace id")] = "",
-        cursor: Annotated[str | None, Query(max_length=512, description="that of the page before")] = None,
-    ) -> Response:
-        least = max(min_seconds, slow_seconds(context) if slow_only else 0.0)
-        wanted = RequestFilter(state, least, failed_only, limit, cursor, account, text)
-        return Answer(request_list(observer.state, observer.now(), wanted, context.economics))
+    async def requests(asked: Annotated[RequestQuery, Depends()]) -> Response:
+        return Answer(request_list(observer.state, observer.now(), asked.wanted(context), context.economics))
 
     @router.get(
         "/inspect/requests/{name:path}",

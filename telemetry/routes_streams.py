@@ -37,6 +37,6 @@ def streams_router(context: InspectContext) -> APIRouter:
 
     @router.get("/inspect/steps/{number}/queue", summary="Who waited when a step had been planned, and why")
     async def queue(number: int, engine: str = "0") -> Response:
-        return Answer(queue_of(observer.state, engine, number, observer.now()))
+        return Answer(queue_of(observer.state, engine, number))
 
     return router

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from vllm_obs.telemetry.core_kinds import CORE_KINDS
 from vllm_obs.telemetry.ended_sequences import EndedSequences
 from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.inbox_wait import inbox_intervals
@@ -11,11 +12,6 @@ from vllm_obs.telemetry.invariants import Invariants
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.process_table import ProcessTable
 from vllm_obs.telemetry.records import (
-    BlocksCached,
-    BlocksChanged,
-    BlocksKeyframe,
-    EngineDescribed,
-    EngineStateChanged,
     HttpRequestEnded,
     LoopSampled,
     OutputsTaken,
@@ -25,13 +21,7 @@ from vllm_obs.telemetry.records import (
     ProcessStarted,
     Record,
     RequestEnded,
-    RequestKeyframe,
-    RequestReleased,
     RequestSubmitted,
-    RequestTaken,
-    StepAnswered,
-    StepFailed,
-    StepPlanned,
     TelemetrySet,
     WorkerStep,
 )
@@ -50,20 +40,6 @@ MAX_PAST_ENGINES = 2
 MAX_API_SERVERS = 256
 MAX_ROLES = 256
 OTHER_ROLE = "other"
-
-_CORE_KINDS: tuple[type[Record], ...] = (
-    EngineDescribed,
-    EngineStateChanged,
-    RequestTaken,
-    RequestReleased,
-    StepPlanned,
-    StepAnswered,
-    StepFailed,
-    BlocksChanged,
-    BlocksCached,
-    BlocksKeyframe,
-    RequestKeyframe,
-)
 
 
 @runtime_checkable
@@ -215,7 +191,7 @@ class RunState:
                     view.resumed(source, ledger)
 
     def _make_handlers(self) -> dict[type, Callable[[Source, Any], None]]:
-        handlers: dict[type, Callable[[Source, Any], None]] = dict.fromkeys(_CORE_KINDS, self._to_engine)
+        handlers: dict[type, Callable[[Source, Any], None]] = dict.fromkeys(CORE_KINDS, self._to_engine)
         handlers |= {
             RequestSubmitted: self.book.submit,
             RequestEnded: self.book.end,

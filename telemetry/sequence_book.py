@@ -47,6 +47,10 @@ class SequenceBook:
         self._doubtful_until = 0
         self._doubted: set[str] = set()
 
+    def known(self, request_id: str) -> SequenceLedger | None:
+        """The sequence with just this id: a live one, one that ended lately, or an orphan. A few look-ups."""
+        return self.live.get(request_id) or self.ended.get(request_id) or self.orphans.get(request_id)
+
     def submit(self, source: Source, submitted: RequestSubmitted) -> None:
         """An API server sent a sequence on its way."""
         request_id = submitted.request_id

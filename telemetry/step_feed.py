@@ -15,6 +15,7 @@ from vllm_obs.telemetry.records import EngineDescribed
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.step_rows import StepRows
 from vllm_obs.telemetry.stream_numbers import StreamNumbers
+from vllm_obs.telemetry.under_way import under_way_view
 
 NUM_NEWEST = 300
 """So many steps a client begins with that does not say what it has."""
@@ -112,13 +113,8 @@ class StepFeed:
         return event_bytes(name, self._last_step, content)
 
     def _find(self, request_id: str) -> SequenceLedger | None:
-        book = self._observer.state.book
-        return (
-            self._engine.builder.roster.ledgers.get(request_id)
-            or book.live.get(request_id)
-            or book.ended.get(request_id)
-            or book.orphans.get(request_id)
-        )
+        in_core = self._engine.builder.roster.ledgers.get(request_id)
+        return in_core or self._observer.state.book.known(request_id)
 
     async def _opening(
         self, first: list[bytes], steps: list[StepFacts], num_skipped: int, last: bytes
@@ -175,7 +171,7 @@ class StepFeed:
     def _state(self, word: str) -> dict[str, Any]:
         last = self._engine.steps.last
         age = max(0, self._observer.now() - last.over_at) / NS if last is not None else None
-        return {"state": word, "age_seconds": age}
+        return {"state": word, "age_seconds": age, "under_way": under_way_view(self._engine)}
 
 
 def step_row(step: StepFacts, rows: StepRows) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 
@@ -21,6 +22,8 @@ from vllm_obs.telemetry.view import BaseView, Source
 ROUND_SECONDS = 0.1
 ROUNDS_A_BLOCK_EVENT = 2
 ROUNDS_A_STATE_EVENT = 10
+DEAR_SECONDS = 0.004
+"""Where a round takes this much CPU time there are half as many: who watches much work slows it down least."""
 
 _logger = logging.getLogger(__name__)
 
@@ -95,23 +98,36 @@ class StreamFeeds(BaseView):
         return "stalled" if any(stall.engine == engine.label for stall in self._stalls()) else "live"
 
     async def run(self) -> None:
-        """Tell until cancelled. What is new is read ten times a second, as long as anybody listens."""
+        """Tell until cancelled. What is new is read ten times a second, as long as anybody listens.
+
+        Five times where that is dear: each round wakes this process, finds cold caches, and encodes anew.
+        """
+        num_rounds = 1
         while True:
             await self._is_heard.wait()
-            await asyncio.sleep(ROUND_SECONDS)
-            if self._observer.is_live:
-                self._observer.drain_slice()
-            self.tell()
+            await asyncio.sleep(num_rounds * ROUND_SECONDS)
+            begun_at = time.thread_time()
+            try:
+                if self._observer.is_live:
+                    self._observer.drain_slice()
+                self.tell(num_rounds)
+            except Exception:  # telemetry may fail, and the next round may succeed
+                self._note_failure()
+            num_rounds = 1 + (time.thread_time() - begun_at >= num_rounds * DEAR_SECONDS)
             if not self.num_listeners:
                 self._is_heard.clear()
 
-    def tell(self) -> None:
-        """One round."""
-        self._num_rounds += 1
-        with_state = self._num_rounds % ROUNDS_A_STATE_EVENT == 0
+    def tell(self, num_rounds: int = 1) -> None:
+        """One round, which stands for two where rounds are dear. Of blocks there are half as many in any case."""
+        before, self._num_rounds = self._num_rounds, self._num_rounds + num_rounds
+
+        def is_due(every: int) -> bool:
+            return self._num_rounds // every > before // every
+
+        with_state = is_due(ROUNDS_A_STATE_EVENT)
         for label, steps in self._steps.items():
             self._in_feed(steps, partial(self._tell_steps, steps, label, with_state))
-        if self._num_rounds % ROUNDS_A_BLOCK_EVENT == 0:
+        if with_state or is_due(ROUNDS_A_BLOCK_EVENT * num_rounds):
             for label, blocks in self._blocks.items():
                 self._in_feed(blocks, partial(self._tell_blocks, blocks, label, with_state))
 
@@ -155,8 +171,12 @@ class StreamFeeds(BaseView):
         try:
             tell()
         except Exception:
-            self._num_failures += 1
-            if self._num_failures == 1:
-                _logger.exception("a stream failed; later failures are not told")
+            self._note_failure()
             feed.hub.close()
             feed.rest()
+
+    def _note_failure(self) -> None:
+        """There may be one in each round: the first tells enough."""
+        self._num_failures += 1
+        if self._num_failures == 1:
+            _logger.exception("a stream failed; later failures are not told")

@@ -4,7 +4,7 @@ from collections import Counter, OrderedDict
 from typing import Any, NamedTuple
 
 from vllm_obs.telemetry.ddsketch import DDSketch
-from vllm_obs.telemetry.quantiles import Quantiles
+from vllm_obs.telemetry.quantiles import MAX_ENGINES, Quantiles
 from vllm_obs.telemetry.rate_windows import NS, RateWindows
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.view import BaseView
@@ -36,21 +36,23 @@ class Trend(BaseView):
     def __init__(self, rates: RateWindows, quantiles: Quantiles) -> None:
         self._rates = rates
         self._quantiles = quantiles
-        self._levels: dict[str, OrderedDict[int, Levels]] = {}
+        self._levels: dict[str, dict[int, Levels]] = {}
         self._over: OrderedDict[tuple[str, int, int], tuple[float | None, ...]] = OrderedDict()
 
     def step_closed(self, step: StepFacts) -> None:
-        """Keep what it saw."""
+        """Keep what it saw; it may come late."""
         planned = step.planned
-        seconds = self._levels.setdefault(step.engine, OrderedDict())
+        if step.engine not in self._levels and len(self._levels) >= MAX_ENGINES:
+            return
+        seconds = self._levels.setdefault(step.engine, {})
         second = planned.schedule_begun_at // NS
         before = seconds.get(second)
         num_preempted = len(planned.preempted_ids) + (before.num_preempted if before is not None else 0)
         seconds[second] = Levels(
             planned.num_running, planned.num_waiting, planned.num_active_blocks, num_preempted
         )
-        while len(seconds) > MAX_SECONDS:
-            seconds.popitem(last=False)
+        if len(seconds) > MAX_SECONDS:
+            del seconds[min(seconds)]
 
     def columns(self, now: int, span_seconds: int) -> dict[str, Any]:
         """NUM_SPANS spans at most, oldest first, all of them over by `now` (monotonic ns), in parallel columns.
@@ -103,9 +105,7 @@ def _rate(total: "Counter[str] | None", name: str, span_seconds: int) -> float |
     return None if total is None else total[name] / span_seconds
 
 
-def _level_columns(
-    seconds: "OrderedDict[int, Levels]", spans: range, span_seconds: int
-) -> dict[str, list[int | None]]:
+def _level_columns(seconds: dict[int, Levels], spans: range, span_seconds: int) -> dict[str, list[int | None]]:
     """The level at the end of each span, and the preemptions in all of it."""
     kept = [
         [seconds[second] for second in range(span * span_seconds, (span + 1) * span_seconds) if second in seconds]

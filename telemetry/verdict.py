@@ -253,4 +253,4 @@ class Verdict(BaseView):
         return self._engines.setdefault(label, EngineVerdict(StepTally(self._find)))
 
     def _find(self, request_id: str) -> SequenceLedger | None:
-        return self._state.sequences.get(request_id) or self._state.ended.get(request_id)
+        return self._state.book.known(request_id)

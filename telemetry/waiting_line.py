@@ -1,6 +1,9 @@
 """WaitingLine: one engine's waiting sequences in rank order, each with its reason at no cost a step for most."""
 
+from bisect import bisect_right
+from collections import Counter
 from heapq import heapify, heappop, heappush
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from vllm_obs.telemetry.ledger import SequenceLedger
@@ -12,6 +15,9 @@ FIRST_LOOK = "step_in_progress"
 MAX_CHANGES = 4096
 _MIN_DEAD_ENTRIES = 64
 _UNSEEN = -1
+_rank = attrgetter("rank")
+_since = attrgetter("since")
+_moment = itemgetter(0)
 
 Rank = tuple[int, int]
 
@@ -23,6 +29,14 @@ class LineState(NamedTuple):
     behind_from: dict[str, int]
 
 
+class Waiter(NamedTuple):
+    """Who waits, since when and at which rank. Its ledger may not have caught up with its reasons."""
+
+    ledger: SequenceLedger
+    rank: Rank
+    since: int
+
+
 class WaitingLine:
     """The queue as the scheduler has it. Only the head is looked at in each step.
 
@@ -32,7 +46,7 @@ class WaitingLine:
 
     def __init__(self) -> None:
         self._heap: list[tuple[Rank, str]] = []
-        self._waiting: dict[str, tuple[SequenceLedger, Rank]] = {}
+        self._waiting: dict[str, Waiter] = {}
         self._behind_from: dict[str, int] = {}
         self._newcomers: list[str] = []
         self._changes: list[tuple[int, str]] = []
@@ -51,41 +65,66 @@ class WaitingLine:
         """The sequence that is to be admitted next."""
         while self._heap:
             rank, request_id = self._heap[0]
-            is_here = request_id in self._waiting and self._waiting[request_id][1] == rank
+            is_here = request_id in self._waiting and self._waiting[request_id].rank == rank
             if is_here and request_id not in self._held:
-                return self._waiting[request_id][0]
+                return self._waiting[request_id].ledger
             heappop(self._heap)
         return None
 
+    def waiters(self) -> list[Waiter]:
+        """Who waits, in rank order."""
+        return sorted(self._waiting.values(), key=_rank)
+
     def ledgers(self) -> list[SequenceLedger]:
         """The waiting sequences in rank order."""
-        return [ledger for ledger, _ in sorted(self._waiting.values(), key=lambda entry: entry[1])]
+        return [waiter.ledger for waiter in self.waiters()]
+
+    def get(self, request_id: str) -> Waiter | None:
+        """That sequence, if it waits."""
+        return self._waiting.get(request_id)
 
     def longest_wait_ns(self, now: int) -> int:
         """For how long whoever waits longest has waited (monotonic ns), 0 where nobody does."""
-        return max((now - ledger.waiting_since for ledger, _ in self._waiting.values()), default=0)
+        return now - min(map(_since, self._waiting.values()), default=now)
+
+    def reason_of(self, ledger: SequenceLedger, at: int | None = None) -> str:
+        """Why a sequence waits, or waited at a moment since its ledger caught up last; changes nothing."""
+        index = self._behind_from.get(ledger.request_id, _UNSEEN)
+        if index == _UNSEEN:
+            return ledger.reason
+        changes = self._changes
+        last = len(changes) if at is None else bisect_right(changes, at, lo=index, key=_moment)
+        return changes[last - 1][1] if last > index else ledger.reason
+
+    def by_reason(self) -> Counter[str]:
+        """How many wait for each reason; whoever has caught up or not, those behind the head share one."""
+        behind = self._behind_from
+        reasons = Counter(each.ledger.reason for name, each in self._waiting.items() if name not in behind)
+        if behind:
+            reasons[self._behind] += len(behind)
+        return reasons
 
     def join(self, ledger: SequenceLedger, rank: Rank) -> None:
         """A sequence begins to wait; `planned` gives it its reason. Its ledger is in the waiting stage already."""
-        self._waiting[ledger.request_id] = (ledger, rank)
+        self._waiting[ledger.request_id] = Waiter(ledger, rank, ledger.waiting_since)
         heappush(self._heap, (rank, ledger.request_id))
         self._newcomers.append(ledger.request_id)
 
     def rerank(self, ranks: dict[str, Rank]) -> None:
         """Order those who wait anew: the policy turned out to be another than was thought."""
-        self._waiting = {key: (ledger, ranks.get(key, rank)) for key, (ledger, rank) in self._waiting.items()}
+        self._waiting = {key: each._replace(rank=ranks.get(key, each.rank)) for key, each in self._waiting.items()}
         self._rebuild()
 
     def leave(self, request_id: str) -> None:
         """A sequence waits no longer; its ledger is brought up to date and stays in the waiting stage."""
-        entry = self._waiting.get(request_id)
-        if entry is None:
+        waiter = self._waiting.get(request_id)
+        if waiter is None:
             return
-        self.catch_up(entry[0])
+        self.catch_up(waiter.ledger)
         del self._waiting[request_id]
         self._held.discard(request_id)
         self._behind_from.pop(request_id, None)
-        if self._head is entry[0]:
+        if self._head is waiter.ledger:
             self._head = None
         if len(self._heap) > 2 * len(self._waiting) + _MIN_DEAD_ENTRIES:
             self._rebuild()
@@ -95,10 +134,10 @@ class WaitingLine:
         held = {request_id for request_id in request_ids if request_id in self._waiting}
         for request_id in self._held - held:
             if request_id in self._waiting:
-                heappush(self._heap, (self._waiting[request_id][1], request_id))
+                heappush(self._heap, (self._waiting[request_id].rank, request_id))
                 self._newcomers.append(request_id)
         for request_id in held - self._held:
-            ledger = self._waiting[request_id][0]
+            ledger = self._waiting[request_id].ledger
             self.catch_up(ledger)
             self._behind_from.pop(request_id, None)
             if self._head is ledger:
@@ -152,7 +191,7 @@ class WaitingLine:
 
     def _cut_changes(self) -> None:
         for request_id in self._behind_from:
-            self.catch_up(self._waiting[request_id][0])
+            self.catch_up(self._waiting[request_id].ledger)
         self._changes.clear()
         self._behind_from = dict.fromkeys(self._behind_from, 0)
 
@@ -165,9 +204,9 @@ class WaitingLine:
 
     def _see_newcomers(self, at: int) -> None:
         for request_id in self._newcomers:
-            entry = self._waiting.get(request_id)
-            if entry is not None and entry[0] is not self._head and request_id not in self._held:
-                self._put_behind(entry[0], at)
+            waiter = self._waiting.get(request_id)
+            if waiter is not None and waiter.ledger is not self._head and request_id not in self._held:
+                self._put_behind(waiter.ledger, at)
         self._newcomers.clear()
 
     def _put_behind(self, ledger: SequenceLedger, at: int) -> None:
@@ -175,6 +214,6 @@ class WaitingLine:
         self._behind_from[ledger.request_id] = len(self._changes)
 
     def _rebuild(self) -> None:
-        waiting = ((rank, name) for name, (_, rank) in self._waiting.items() if name not in self._held)
+        waiting = ((each.rank, name) for name, each in self._waiting.items() if name not in self._held)
         self._heap = list(waiting)
         heapify(self._heap)

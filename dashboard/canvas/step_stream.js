@@ -87,11 +87,23 @@ Object.assign(StepStream.prototype, {
 
   point(event) {
     const found = this.hit(event.offsetX, event.offsetY);
-    if (found === null) { this.hideTip(); return; }
-    const { column, cell } = found, { tip, canvas } = this;
+    if (found === null) { this.pointAtOpen(event); return; }
+    const { column, cell } = found;
     this.hovered = column;
     const lines = stepLines(column.step, this.engine, this.data.words, (ms) => ms + (this.wallOffset ?? 0), cell && cellWords(cell.name, cell.kind, cell.tokens));
     if (column.count > 1) lines.unshift(`${column.count} steps on this pixel; the fullest:`);
+    this.showTip(lines, event);
+  },
+
+  // Beside the steps that ended there may be one that has not.
+  pointAtOpen(event) {
+    this.hideTip();
+    const open = this.openStep(), at = this.openAt;
+    if (open !== null && at && event.offsetX >= at[0] && event.offsetX <= at[1]) this.showTip(openLines(open, (ms) => ms + (this.wallOffset ?? 0)), event);
+  },
+
+  showTip(lines, event) {
+    const { tip, canvas } = this;
     tip.textContent = lines.join("\n");
     tip.style.display = "block";
     const left = event.offsetX + 16 + tip.offsetWidth > canvas.clientWidth ? event.offsetX - 16 - tip.offsetWidth : event.offsetX + 16;
@@ -188,11 +200,13 @@ Object.assign(StepStream.prototype, {
     const { word, age, at } = this.health;
     const since = age === null ? null : age * 1000 + (performance.now() - at);
     if (word === "dead") return [`the engine is dead${since === null ? "" : `; its last step ended ${lengthWords(since)} ago`}`, "bad"];
+    const open = this.openStep();
+    if (open !== null && open.isStill) return [`stands still for ${spanWords(open.took)}${open.n === null ? "" : ` in step ${open.n}`}`, "bad"];
     if (word === "stalled") return [`the engine stands still${since === null ? "" : ` since ${lengthWords(since)}`}`, "bad"];
     if (!this.engine.is_live) return ["recording", ""];
     if (word === "ended") return ["the engine has ended", "warning"];
     if (since === null) return ["no step yet", ""];
-    // Whether it is idle or at a long step shows only when that is over.
+    if (open !== null) return [openWords(open), ""];
     return since > 1500 ? [`no step for ${since < 60000 ? `${Math.round(since / 1000)} s` : lengthWords(since)}`, ""] : ["live", "good"];
   },
 
@@ -202,8 +216,9 @@ Object.assign(StepStream.prototype, {
     this.showBar();
     const { ring } = this, index = this.selected === null ? ring.length - 1 : ring.indexOf(this.selected);
     const step = index >= 0 ? ring.steps[index] : null;
-    const what = step ? stepLines(step, this.engine, this.data.words, (ms) => ms + (this.wallOffset ?? 0), null).join(". ") : "No step yet";
-    const words = `Step stream of engine ${this.data.engine}: ${this.stateWords()[0]}, ${this.position()}. ${what}.`;
+    const open = this.openStep(), now = open === null ? "" : ` ${openLines(open, (ms) => ms + (this.wallOffset ?? 0)).join(". ")}.`;
+    const what = step ? stepLines(step, this.engine, this.data.words, (ms) => ms + (this.wallOffset ?? 0), null).join(". ") : open === null ? "No step yet" : "No step has ended yet";
+    const words = `Step stream of engine ${this.data.engine}: ${this.stateWords()[0]}, ${this.position()}.${now} ${what}.`;
     if (words !== this.spoken) { this.spoken = words; this.canvas.setAttribute("aria-label", words); }
   },
 });

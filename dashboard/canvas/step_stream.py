@@ -18,11 +18,17 @@ from vllm_obs.dashboard.palette import (
 from vllm_obs.dashboard.scheduler_words import LIMIT_WORDS, REASON_WORDS
 
 KEY = "step-stream"
-PARTS = ("step_ring", "step_paint", "step_words", "step_frame", "step_view", "step_moves")
+PARTS = ("step_ring", "step_paint", "step_words", "step_frame", "step_view", "step_open", "step_moves")
 
 
 def _swatch(style: str, words: str) -> str:
     return f'<span><i style="{style}"></i>{words}</span>'
+
+
+def _hatched(colour: str) -> str:
+    """The style of what has not ended."""
+    pale = f"color-mix(in srgb, {colour} 16%, var(--st-background-color))"
+    return f"background: repeating-linear-gradient(135deg, {colour} 0 1px, {pale} 1px 4px)"
 
 
 def _legend() -> str:
@@ -31,6 +37,7 @@ def _legend() -> str:
     stripes = f"repeating-linear-gradient(135deg, {hue} 0 3px, {TOKEN_COLOURS['recompute']} 3px 6px)"
     hatch = f"repeating-linear-gradient(135deg, {hue} 0 1px, {page} 1px 4px)"
     light = f"color-mix(in srgb, {hue} 58%, {page})"
+    still, open_ = (_hatched(colour) for colour in (LEVEL_COLOURS["bad"], PHASE_COLOURS["unknown"]))
     triangle = "clip-path: polygon(0 0, 100% 0, 50% 100%)"
     batch = [
         _swatch(f"background: linear-gradient(90deg, {hue} 50%, {other} 50%)", "prefill, a colour a request"),
@@ -39,6 +46,8 @@ def _legend() -> str:
         _swatch(f"background: {hatch}", "found in the prefix cache"),
         _swatch(f"background: {STAGE_COLOURS['preempted']}; {triangle}", "preemption"),
         _swatch(f"background: {LEVEL_COLOURS['bad']}", "failed"),
+        _swatch(still, "stands still"),
+        _swatch(open_, "under way for over 1 s"),
         _swatch(f"background: {page}; border: 1px solid var(--st-border-color)", "idle"),
     ]
     phases = [_swatch(f"background: {colour}", name) for name, colour in PHASE_COLOURS.items()]

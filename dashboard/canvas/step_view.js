@@ -26,6 +26,7 @@ class StepStream {
     this.engine = { max_num_batched_tokens: 0, max_num_seqs: 0, num_blocks: 0, is_live: true };
     this.scales = { tokens: 1, phases: 10, running: 1, waiting: 1, blocks: 1 };
     this.health = { word: "", age: null, at: 0 };
+    this.underWay = null;
     this.trouble = "connecting";
     this.troubleLevel = "";
     this.pid = null;
@@ -82,12 +83,13 @@ class StepStream {
   connect() {
     if (this.stream) this.stream.close();
     this.ring.clear();
+    this.underWay = null;
     this.pid = null;
     this.stream = openStream("streams/steps", () => this.query(), {
       hello: (hello) => this.onHello(hello),
       steps: (content) => this.onSteps(content),
       gone: ({ num_gone }) => this.onLost(num_gone),
-      state: (state) => { this.health = { word: state.state, age: state.age_seconds, at: performance.now() }; this.heard(); },
+      state: (state) => this.onState(state),
     }, (word, level) => { this.trouble = word; this.troubleLevel = level; this.showState(); });
   }
 
@@ -108,6 +110,7 @@ class StepStream {
     this.ring.forgetNames();
     if (this.pid !== null && hello.pid !== this.pid) {
       this.ring.clear();
+      this.underWay = null;
       this.pid = hello.pid;
       if (this.askedSince > 0) { this.stream.reopen(); return; }
     }
@@ -161,11 +164,10 @@ class StepStream {
   // Where the live edge is: a little behind now, so that what comes late is there before it is shown.
   liveEdge() {
     const { ring } = this;
-    if (this.axis === "step") return ring.numEvicted + ring.length;
+    if (this.axis === "step") return ring.numEvicted + ring.length + (this.openStep() === null ? 0 : 1);
     const last = ring.length ? ring.last.end : 0;
     if (!this.isMoving) return last + 0.02 * this.span.time;
-    const heard = this.heardAt + (this.offset ?? 0);
-    return Math.max(last, Math.min(this.serverNow(), heard + SILENT_LIMIT_MS) - this.lag);
+    return Math.max(last, this.heardNow() - this.lag);
   }
 
   oldestEdge() {
@@ -232,6 +234,8 @@ class StepStream {
       running = Math.max(running, step.numRunning);
       if (step.num) took.push(step.end - step.begin);
     }
+    const open = this.openStep();
+    if (open !== null) { waiting = Math.max(waiting, open.numWaiting); running = Math.max(running, open.numRunning); }
     took.sort((a, b) => a - b);
     const typical = took.length ? took[Math.floor(0.97 * (took.length - 1))] : 10;
     const budget = engine.max_num_batched_tokens;
@@ -289,6 +293,8 @@ class StepStream {
       const { numLost, begin } = picture.columns[at];
       if (numLost) frame.gap(GUTTER + (at ? picture.columns[at - 1].end : begin) / ratio, GUTTER + begin / ratio, numLost);
     }
+    const open = this.openStep();
+    this.drawOpen(frame, open, ratio);
     if (budget && up <= bottom - top) frame.budget(budget, bottom - up);
     frame.marks(picture.columns, picture.numColumns, ratio);
     frame.ticks(this.axisMarks(frame.width - GUTTER));
@@ -299,6 +305,7 @@ class StepStream {
       this.view.place(ring.steps[index], index, pair);
       if (pair[1] >= 0 && pair[0] <= picture.width) frame.chosen(GUTTER + pair[0] / ratio, GUTTER + Math.max(pair[1], pair[0] + 1) / ratio, this.selected);
     }
+    if (open !== null) return;
     if (!ring.length) frame.say("No step yet", "A column appears here for each step, as soon as a request runs.");
     else if (!picture.numColumns && this.isLive) {
       const ago = lengthWords(Math.max(0, this.right.time - ring.last.end));

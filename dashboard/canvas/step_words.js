@@ -57,3 +57,24 @@ function cellWords(name, kind, tokens) {
   const what = kind === CACHED ? "found in the prefix cache" : KINDS[kind];
   return `${name ? shortName(name) : "a request whose name is not known"}: ${count(tokens, "token")} ${what}`;
 }
+
+// A length of time that grows while it is read.
+const spanWords = (ms) => ms < 120000 ? `${(ms / 1000).toFixed(1)} s` : lengthWords(ms);
+
+// A step that has not ended, or none where the engine stands still between two.
+function openWords(open) {
+  if (open.n === null) return `no step for ${spanWords(open.took)}: the engine stands still`;
+  return open.isStill ? `step ${open.n} has not answered for ${spanWords(open.took)}: stands still` : `step ${open.n} under way for ${spanWords(open.took)}`;
+}
+
+const levelWords = (open) => `${open.numRunning} running, ${open.numWaiting} waiting`;
+
+// Everything about it, a line for each thing.
+function openLines(open, wallAt) {
+  const first = openWords(open);
+  return [
+    `${first[0].toUpperCase()}${first.slice(1)}`, `since ${clockWords(wallAt(open.begin), 1)}`,
+    ...(open.n === null ? [] : [`${count(open.num, "request")} in it`]), levelWords(open),
+    `KV blocks: ${open.numActive} active, ${open.numCachedBlocks} cached, ${open.numFree} free`,
+  ];
+}

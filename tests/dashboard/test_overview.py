@@ -1,9 +1,14 @@
 """The overview shows the verdict first, and the figures that the Observer answered with."""
 
+from typing import Any
+
+import pytest
 from inspector_pages import shown, texts
 from observer_states import KeptSource, answers_of
 
 from vllm_obs.dashboard.figures import number, seconds, share
+from vllm_obs.dashboard.overview_engines import standstill
+from vllm_obs.dashboard.palette import LEVEL_COLOURS, STAGE_COLOURS
 
 
 def test_verdict_comes_first_with_what_helps_and_what_does_not() -> None:
@@ -70,3 +75,53 @@ def test_targets_that_are_none_are_refused_in_words() -> None:
 def test_stalled_engine_is_named() -> None:
     page = shown("overview", KeptSource(answers_of("stalled")))
     assert "Worker_TP1" in texts(page).replace("\\", "")
+
+
+def bodies_of(answers: dict[str, Any]) -> str:
+    return "".join(each.proto.body for each in shown("overview", KeptSource(answers)).get("html"))
+
+
+def test_a_stalled_engine_is_not_idle() -> None:
+    answers = answers_of("stalled")
+    state = answers["/inspect/state"]
+    (stall,) = state["stalls"]["current"]
+    age = (state["clock"]["monotonic_at"] - stall["stuck_at"]) / 1e9
+    bodies = bodies_of(answers)
+    assert f"Engine 0 has stood still for {seconds(age)} in step {stall['step']}" in bodies
+    assert f"stands still {share(age / 10)}" in bodies
+    assert f"color:{LEVEL_COLOURS['bad']}" in bodies
+    assert STAGE_COLOURS["stalled"] in bodies
+    assert "idle" not in bodies
+
+
+@pytest.mark.parametrize(
+    ("engine", "begun_ago", "expected"),
+    [
+        ({"num_running": 3}, 5.2, (5.2, 7)),
+        ({"num_running": 3}, 1.9, None),
+        ({"num_running": 3, "state": "paused"}, 5.2, None),
+        ({"num_running": 3, "state": "dead"}, 5.2, None),
+        ({"num_running": 3, "last_step_age_seconds": 60.0, "last_step": 7}, 0.1, None),
+        ({"num_running": 3, "last_step_age_seconds": 2.5, "last_step": 6}, None, (2.5, 6)),
+        ({"num_running": 0, "last_step_age_seconds": 60.0, "last_step": 6}, None, None),
+        ({"num_running": 3, "last_step_age_seconds": None, "last_step": 0}, None, None),
+    ],
+)
+def test_who_stands_still(engine: dict[str, Any], begun_ago: float | None, expected: Any) -> None:
+    now = 10**12
+    under_way = {"step": 7, "begun_at": now - round(begun_ago * 1e9)} if begun_ago is not None else None
+    row = {"engine": "0", "state": "awake", "under_way": under_way, **engine}
+    assert standstill({"clock": {"monotonic_at": now}, "stalls": {"current": []}}, row) == expected
+
+
+def test_what_cannot_be_told_is_gray_and_does_not_stand_under_what_would_not_help() -> None:
+    answers = answers_of("idle")
+    doubt = "this run has been watched for 1 s, and at least 5 s are needed"
+    verdict = {**answers["/inspect/verdict&window=1m"], "word": "cannot_tell", "cannot_tell": [doubt]}
+    answers["/inspect/verdict&window=1m"] = verdict
+    page = shown("overview", KeptSource(answers), window="1m")
+    texts_ = [each.value for each in page.markdown]
+    assert ":gray-badge[cannot tell]" in "".join(texts_).replace("\\", "")
+    assert any(each.value.startswith(f"Cannot tell: {doubt}.  \n") for each in page.caption)
+    assert "**What would not**\n\n–" in texts_
+    assert "**What would help**\n\n–" in texts_

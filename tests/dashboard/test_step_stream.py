@@ -34,10 +34,11 @@ def script(*names: str) -> str:
     return "\n".join(folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 
-def told(deeds: str) -> Any:
+def told(deeds: str, *more: str) -> Any:
     """What `answer` is after these deeds to a fresh ring."""
     assert NODE is not None
-    code = f"{script('stream', *PARTS)}\n{PRELUDE}\nlet answer;\n{deeds}\nconsole.log(JSON.stringify(answer));"
+    scripts = script("stream", *PARTS, *more).replace("export default ", "")
+    code = f"{scripts}\n{PRELUDE}\nlet answer;\n{deeds}\nconsole.log(JSON.stringify(answer));"
     done = subprocess.run([NODE, "-e", code], capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
@@ -181,4 +182,84 @@ def test_a_step_in_words_has_its_facts() -> None:
         "KV blocks: 3 active, 4 cached, 5 free",
         "1 request preempted",
         "failed: boom",
+    ]
+
+
+OPEN = """
+const stream = Object.create(StepStream.prototype);
+Object.assign(stream, {ring, engine: {is_live: true}, offset: 1000 - performance.now(), heard() {}, heardAt: 1e15});
+ring.ms(0);
+stream.serverNow = () => 6200;
+const state = (word, under) => stream.onState({state: word, age_seconds: 1, under_way: under});
+const under = (n, begun) => ({step: n, begun_at: begun * 1e6, num_requests: 4, num_running: 4, num_waiting: 11,
+  num_active: 5, num_cached: 3, num_free: 2});
+const words = () => { const open = stream.openStep(); return open && [openWords(open), levelWords(open)]; };
+"""
+"""A view of a live engine, 6.2 s after its first moment."""
+
+
+@needs_node
+def test_a_step_that_takes_long_is_under_way_and_one_in_a_stall_has_not_answered() -> None:
+    deeds = f"""{OPEN}
+    ring.add(row(4, 0));
+    answer = [];
+    for (const [word, n, begun] of [["live", 5, 5300], ["live", 5, 4800], ["stalled", 5, 1000], ["dead", 5, 1000],
+        ["ended", 5, 1000], ["live", 4, 1000]]) {{ state(word, under(n, begun)); answer.push(words()); }}
+    """
+    levels = "4 running, 11 waiting"
+    assert told(deeds) == [
+        None,
+        ["step 5 under way for 1.4 s", levels],
+        ["step 5 has not answered for 5.2 s: stands still", levels],
+        None,
+        None,
+        None,
+    ]
+
+
+@needs_node
+def test_an_engine_that_stands_still_between_steps_is_not_idle() -> None:
+    deeds = f"""{OPEN}
+    ring.add(row(4, 1e9));
+    state("live", null);
+    answer = [words()];
+    state("stalled", null);
+    answer.push(words(), openLines(stream.openStep(), (ms) => ms).slice(2));
+    """
+    assert told(deeds) == [
+        None,
+        ["no step for 5.2 s: the engine stands still", "1 running, 2 waiting"],
+        ["1 running, 2 waiting", "KV blocks: 3 active, 4 cached, 5 free"],
+    ]
+
+
+@needs_node
+def test_a_step_under_way_is_over_as_soon_as_it_is_told() -> None:
+    deeds = f"""{OPEN}
+    state("live", under(5, 1000));
+    answer = [stream.openStep().n];
+    ring.add(row(5, 1e9));
+    answer.push(words());
+    """
+    assert told(deeds) == [5, None]
+
+
+@needs_node
+def test_a_step_under_way_has_a_column_by_step_and_the_pill_and_the_label_say_so() -> None:
+    deeds = f"""{OPEN}
+    ring.add(row(4, 0));
+    Object.assign(stream, {{axis: "step", trouble: "", isLive: true, selected: null, numLost: 0, most: 1, lag: 250,
+      data: {{engine: "0", words: {{reason: {{}}, limit: {{}}}}}}, showState() {{}}, showBar() {{}},
+      canvas: {{setAttribute: (name, words) => {{ answer.push(words.slice(0, 126)); }}}}}});
+    answer = [stream.liveEdge()];
+    state("stalled", under(5, 1000));
+    answer.push(stream.liveEdge(), stream.stateWords());
+    stream.speak();
+    """
+    assert told(deeds, "step_stream") == [
+        1,
+        2,
+        ["stands still for 5.2 s in step 5", "bad"],
+        "Step stream of engine 0: stands still for 5.2 s in step 5, follows what happens. "
+        "Step 5 has not answered for 5.2 s: stands still",
     ]

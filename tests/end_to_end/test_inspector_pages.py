@@ -312,7 +312,7 @@ def test_open_pages_tell_of_a_stall_and_of_the_end_of_the_server(live: Live, tab
         live.load.close()
         server.process.kill()
         for view in views.values():
-            view.wait_for(lambda view=view: "The server does not answer since" in view.header, "its end", 30)
+            view.wait_for(lambda view=view: "The server has not answered for" in view.header, "its end", 30)
         assert re.match(FIGURE, overview.metric("Steps /s")), "the last figures stay"
         scheduler.wait_for(
             lambda: "no stream: the server does not answer" in stream.words, "its end on the canvas"

@@ -154,7 +154,7 @@ def test_a_step_is_told_with_its_moments_and_levels() -> None:
         )  # fmt: skip
         assert [name for name, _ in events] == ["hello", "steps", "state", "steps"]
         assert events[1][1] == {"names": {}, "num_skipped": 0, "steps": []}
-        assert events[2][1] == {"state": "live", "age_seconds": None}
+        assert events[2][1] == {"state": "live", "age_seconds": None, "under_way": None}
         ran, empty = events[3][1]["steps"]
         planned_at = begun_at + 20_000
         prepared_at = planned_at + 40_000

@@ -125,6 +125,21 @@ def test_the_state_says_who_stalls_dies_and_was_told_to_end() -> None:
     asyncio.run(scenario())
 
 
+def test_the_state_names_the_step_that_is_under_way() -> None:
+    async def scenario() -> None:
+        fed = Fed()
+        steps = StreamSocket(fed.feeds.steps("0", -1))
+        fed.apply(fed.stream.submit("a"))
+        fed.apply(fed.stream.step({"a": 10}, is_answered=False))
+        for _ in range(10):
+            await fed.round()
+        states = [content["under_way"] for name, content in steps.events if name == "state"]
+        assert [under and (under["step"], under["num_requests"]) for under in states] == [None, (1, 1)]
+        await steps.leave()
+
+    asyncio.run(scenario())
+
+
 def test_nobody_is_waited_on_while_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_feeds, "ROUND_SECONDS", 0.0)
 
