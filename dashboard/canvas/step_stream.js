@@ -219,6 +219,8 @@ Object.assign(StepStream.prototype, {
     const open = this.openStep(), now = open === null ? "" : ` ${openLines(open, (ms) => ms + (this.wallOffset ?? 0)).join(". ")}.`;
     const what = step ? stepLines(step, this.engine, this.data.words, (ms) => ms + (this.wallOffset ?? 0), null).join(". ") : open === null ? "No step yet" : "No step has ended yet";
     const words = `Step stream of engine ${this.data.engine}: ${this.stateWords()[0]}, ${this.position()}.${now} ${what}.`;
+    // Where nothing moves the picture is not drawn anew, and yet its words must go on.
+    if (open !== null && this.loop) this.loop.touch();
     if (words !== this.spoken) { this.spoken = words; this.canvas.setAttribute("aria-label", words); }
   },
 });

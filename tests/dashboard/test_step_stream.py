@@ -37,7 +37,7 @@ def script(*names: str) -> str:
 def told(deeds: str, *more: str) -> Any:
     """What `answer` is after these deeds to a fresh ring."""
     assert NODE is not None
-    scripts = script("stream", *PARTS, *more).replace("export default ", "")
+    scripts = script("stream", *PARTS, *more).replace("export default function", "function mount")
     code = f"{scripts}\n{PRELUDE}\nlet answer;\n{deeds}\nconsole.log(JSON.stringify(answer));"
     done = subprocess.run([NODE, "-e", code], capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -187,7 +187,8 @@ def test_a_step_in_words_has_its_facts() -> None:
 
 OPEN = """
 const stream = Object.create(StepStream.prototype);
-Object.assign(stream, {ring, engine: {is_live: true}, offset: 1000 - performance.now(), heard() {}, heardAt: 1e15});
+Object.assign(stream, {ring, engine: {is_live: true}, heard() {}, heardAt: 1e15,
+  health: {word: "", age: null, at: 0}, underWay: null});
 ring.ms(0);
 stream.serverNow = () => 6200;
 const state = (word, under) => stream.onState({state: word, age_seconds: 1, under_way: under});
@@ -250,7 +251,7 @@ def test_a_step_under_way_has_a_column_by_step_and_the_pill_and_the_label_say_so
     ring.add(row(4, 0));
     Object.assign(stream, {{axis: "step", trouble: "", isLive: true, selected: null, numLost: 0, most: 1, lag: 250,
       data: {{engine: "0", words: {{reason: {{}}, limit: {{}}}}}}, showState() {{}}, showBar() {{}},
-      canvas: {{setAttribute: (name, words) => {{ answer.push(words.slice(0, 126)); }}}}}});
+      canvas: {{setAttribute: (name, words) => {{ answer.push(words.split(". since")[0]); }}}}}});
     answer = [stream.liveEdge()];
     state("stalled", under(5, 1000));
     answer.push(stream.liveEdge(), stream.stateWords());

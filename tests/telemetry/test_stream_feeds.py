@@ -129,12 +129,31 @@ def test_the_state_names_the_step_that_is_under_way() -> None:
     async def scenario() -> None:
         fed = Fed()
         steps = StreamSocket(fed.feeds.steps("0", -1))
+        await settled()
         fed.apply(fed.stream.submit("a"))
         fed.apply(fed.stream.step({"a": 10}, is_answered=False))
         for _ in range(10):
             await fed.round()
         states = [content["under_way"] for name, content in steps.events if name == "state"]
         assert [under and (under["step"], under["num_requests"]) for under in states] == [None, (1, 1)]
+        await steps.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_stall_is_told_in_the_round_that_notices_it() -> None:
+    async def scenario() -> None:
+        fed = Fed()
+        steps = StreamSocket(fed.feeds.steps("0", -1))
+        await settled()
+        await fed.round()
+        fed.stalls.append(StallBegun("0", "Worker_TP0", 7, -1, "executing", 3, "T", "It stands still.", 1, 11))
+        await fed.round()
+        await fed.round()
+        fed.stalls.clear()
+        await fed.round()
+        states = [content["state"] for name, content in steps.events if name == "state"]
+        assert states == ["live", "stalled", "live"]
         await steps.leave()
 
     asyncio.run(scenario())
@@ -191,7 +210,7 @@ def test_a_drain_that_fails_does_not_end_the_streams(
 
 def test_where_rounds_are_dear_there_are_half_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_feeds, "ROUND_SECONDS", 0.0)
-    moments = iter([0.0, 0.001, 1.0, 1.005, 2.0, 2.009, 3.0, 3.007])
+    moments = iter([0.0, 0.001, 1.0, 1.005, 2.0, 2.009, 3.0, 3.003])
     monkeypatch.setattr(stream_feeds.time, "thread_time", lambda: next(moments, 9.0))
 
     async def scenario() -> None:
@@ -202,7 +221,7 @@ def test_where_rounds_are_dear_there_are_half_as_many(monkeypatch: pytest.Monkey
         sock = StreamSocket(fed.feeds.steps("0", -1))
         while len(rounds) < 5:
             await settled()
-        # 1 ms, 5 ms, then 9 and 7 ms of rounds that stand for two.
+        # 1 ms, 5 ms, then 9 and 3 ms of rounds that stand for two.
         assert rounds[:5] == [1, 1, 2, 2, 1]
         await sock.leave()
         running.cancel()
