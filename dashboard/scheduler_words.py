@@ -57,7 +57,7 @@ def head_sentence(queues: dict[str, Any]) -> str:
     """Why the line stands, in a sentence, and what helps."""
     num_waiting, reason = queues["num_waiting"], queues["head_reason"]
     if not num_waiting:
-        return "Nobody waits: a request that comes now is taken into the next step."
+        return "Nobody waits in the scheduler's line."
     who = "One request waits" if num_waiting == 1 else f"{number(num_waiting)} requests wait"
     help_words = f" {HELP[reason]}" if reason in HELP else ""
     why = f"**{_reason(reason)}** ({code(reason or 'unknown')})"

@@ -34,9 +34,7 @@ def step_router(context: InspectContext) -> APIRouter:
         return Answer(steps_since(observer.state, engine, since, limit))
 
     @router.get("/inspect/step_at", summary="The step that ran at a time of day, in ms since 1970")
-    async def step_of(
-        wall_ms: Annotated[int, Query(ge=0, le=MAX_NUMBER // 10**6)], engine: str = "0"
-    ) -> Response:
+    async def step_of(wall_ms: Annotated[int, Query(ge=0, le=MAX_NUMBER // 10**6)], engine: str = "0") -> Response:
         return Answer(step_at(observer.state, engine, wall_ms * 10**6 - observer.wall_offset))
 
     @router.get("/inspect/steps/{number}", summary="Everything about one step")

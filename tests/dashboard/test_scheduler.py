@@ -224,7 +224,7 @@ def test_every_reason_and_limit_has_words() -> None:
 
 
 def test_a_sentence_for_the_head_of_the_line() -> None:
-    assert head_sentence(NOBODY) == "Nobody waits: a request that comes now is taken into the next step."
+    assert head_sentence(NOBODY) == "Nobody waits in the scheduler's line."
     assert head_sentence({"num_waiting": 1, "head_reason": "new_word"}) == (
         "One request waits. The head of the line waits because **new word** (`new_word`)."
     )

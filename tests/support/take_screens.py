@@ -1,6 +1,6 @@
 """Takes the pictures of docs/screens anew, over a running server and its dashboard.
 
-    python tests/support/take_screens.py http://127.0.0.1:8501
+python tests/support/take_screens.py http://127.0.0.1:8501
 """
 
 import sys
