@@ -23,6 +23,7 @@ HEALTH_COLOURS = {
 """Word of the run's health → colour of its badge."""
 
 NEWS_SECONDS = 300.0
+_QUEUES = ("num_running", "num_waiting")
 _DRAWN_RUN = "run that the page was drawn of"
 
 
@@ -89,12 +90,12 @@ def replaced_words(replaced: Replaced | None) -> str:
 
 def _line(state: dict[str, Any]) -> str:
     models = ", ".join(escape(name) for name in state["models"]) or NOTHING
-    requests = state["requests"]
+    num_running, num_waiting = (sum(engine[name] for engine in state["engines"]) for name in _QUEUES)
     parts = [
         f"**{models}**",
         f"run {escape(state['run'])}",
         f"up {seconds(state['uptime_seconds'])}",
-        f"{number(requests['num_running'])} running, {number(requests['num_waiting'])} waiting",
+        f"{number(num_running)} running, {number(num_waiting)} waiting",
         *_losses(state),
     ]
     return " · ".join(parts)

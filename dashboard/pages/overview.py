@@ -44,7 +44,7 @@ def _verdict(window: str) -> None:
     shown = window if window in VERDICT_WINDOWS else "5m"
     reading = current().get("/inspect/verdict", window=shown)
     note_trouble(reading)
-    with st.container(border=True, key="verdict", height=310):
+    with st.container(border=True, key="verdict", height=350):
         if reading.is_there:
             verdict_card(reading.content)
         else:
