@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from run_rings import only_run, records_of
 from serving import Server, serving
 
@@ -59,6 +60,7 @@ def compile_beside_a_stream(server: Server) -> list[tuple[int, int]]:
         return [future.result(120) for future in asked]
 
 
+@pytest.mark.long
 def test_a_stream_misses_no_step_while_grammars_are_compiled(tmp_path: Path) -> None:
     env = {"VLLM_OBS_RUN_DIR": str(tmp_path)}
     with serving("--kv-cache-memory-bytes", "256M", env=env) as server:

@@ -9,7 +9,7 @@ from random_schemas import random_schema
 
 from vllm_obs import LLM, SamplingParams, StructuredOutputsParams
 
-NUM_SCHEMAS = [24, pytest.param(200, marks=pytest.mark.long)]
+NUM_SCHEMAS = [12, pytest.param(200, marks=pytest.mark.long)]
 NEIGHBOURS = [f"Once upon a time there were {number} birds" for number in range(8)]
 PLAIN = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
 

@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         read = self._registry_get("type", action.type, action.type)
         try:
             return read(arg_string)
-        except ValueError as error:
+        except (ValueError, argparse.ArgumentTypeError) as error:
             raise argparse.ArgumentError(action, str(error)) from error
 
     @property
