@@ -35,6 +35,10 @@ GRAMMARS_SECONDS = 10.0
 """How long READY waits for what grammars need, which is there long before the model is."""
 
 
+IMPORTS_SECONDS = 0.25
+"""So long the loading has the interpreter to itself, which would else take turns with what grammars need."""
+
+
 def make_core(
     config: VllmConfig,
     recorder: ProcessRecorder,
@@ -51,10 +55,16 @@ def make_serving_core(config: VllmConfig, recorder: ProcessRecorder, report_fail
     """The same, with what every grammar needs made beside the loading: later it would hold up streams."""
     if not config.model.has_grammars:
         return make_core(config, recorder, report_failure)
-    grammars = GrammarBook(config.model)
-    prepared = grammars.prepare()
+    grammars, is_prepared = GrammarBook(config.model), threading.Event()
+
+    def prepare() -> None:
+        time.sleep(IMPORTS_SECONDS)
+        wait([grammars.prepare()], GRAMMARS_SECONDS)
+        is_prepared.set()
+
+    threading.Thread(target=prepare, name="grammars", daemon=True).start()
     core = make_core(config, recorder, report_failure, grammars)
-    wait([prepared], GRAMMARS_SECONDS)
+    is_prepared.wait(IMPORTS_SECONDS + GRAMMARS_SECONDS)
     return core
 
 

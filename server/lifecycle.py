@@ -179,13 +179,12 @@ class Lifecycle:
         memory.skip()
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model)
         chat_template = load_chat_template(config.model, tokenizer)
+        llm = AsyncLLM(config, self._client, tokenizer, self._recorder)
+        await llm.prepare_grammars(GRAMMARS_SECONDS)
         self._phases.end("load tokenizer")
         memory.added("load tokenizer", "tokenizer")
         memory.placed("load tokenizer", {})  # what comes now is waiting
-        llm = AsyncLLM(config, self._client, tokenizer, self._recorder)
-        facts, _ = await asyncio.gather(
-            self._client.ready(self._api.server.startup_timeout), llm.prepare_grammars(GRAMMARS_SECONDS)
-        )
+        facts = await self._client.ready(self._api.server.startup_timeout)
         self._llm = llm
         llm.start()
         self._phases.end("wait for engine")

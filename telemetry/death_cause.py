@@ -36,8 +36,10 @@ _CRASH_WORDS = {
     "Illegal instruction": signal.SIGILL,
 }
 _NO_MEMORY = re.compile(
-    r"MemoryError|OutOfMemory|out of memory|can't allocate memory|cannot allocate memory", re.IGNORECASE
+    r"MemoryError|OutOfMemory|out of memory|(can't|cannot) allocate memory|could not create a primitive",
+    re.IGNORECASE,
 )
+"""The last is oneDNN's, whose primitives were all made once at the warm-up: later only memory can be wanting."""
 
 
 class DeathCause(NamedTuple):

@@ -74,6 +74,7 @@ ENGINE_KINDS = {
     "RequestTaken",
     "StepAnswered",
     "StepPlanned",
+    "WorkerLimits",
     "WorkerStep",
 }
 
