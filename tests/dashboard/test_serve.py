@@ -4,6 +4,7 @@ import itertools
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -34,6 +35,17 @@ def _signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+def connected(port: int) -> socket.socket:
+    """A connection, as soon as somebody listens there: what is accepted has the options that the listener had."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), SECONDS)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
 @pytest.mark.usefixtures("_signals")
 def test_port_can_be_had_again_at_once_though_a_browser_still_holds_its_connection(
     monkeypatch: pytest.MonkeyPatch,
@@ -43,7 +55,7 @@ def test_port_can_be_had_again_at_once_though_a_browser_still_holds_its_connecti
     held: list[socket.socket] = []
 
     def browse(port: int) -> None:
-        held.append(socket.create_connection(("127.0.0.1", port), SECONDS))
+        held.append(connected(port))
         held[0].sendall(b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         while not held[0].recv(4096).endswith(b"ok"):
             pass
@@ -51,13 +63,14 @@ def test_port_can_be_had_again_at_once_though_a_browser_still_holds_its_connecti
 
     with bind_port("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        listener.listen()
         browser = threading.Thread(target=browse, args=(port,))
         browser.start()
         pages.run(listener)
         browser.join(SECONDS)
-    bind_port("127.0.0.1", port).close()
-    held[0].close()
+    try:
+        bind_port("127.0.0.1", port).close()
+    finally:
+        held[0].close()
 
 
 def test_origin_that_the_guard_lets_in_is_streamlits_own_without_asking_anybody(
