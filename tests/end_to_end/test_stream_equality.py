@@ -84,13 +84,13 @@ def typed_told(
     return without_new(whole), without_new(streamed)
 
 
-@pytest.mark.parametrize("numbers", some_and_more(range(5), range(1000, 1100)))
+@pytest.mark.parametrize("numbers", some_and_more(range(12), range(1000, 1100)))
 def test_the_events_of_a_response_come_to_the_whole_one(ask: Asked, numbers: range) -> None:
     told = check_all(partial(typed_told, ask, RESPONSES, random_response, told_response), numbers)
     assert {"message", "function_call"} <= {item["type"] for response in told for item in response["output"]}
 
 
-@pytest.mark.parametrize("numbers", some_and_more(range(5), range(1000, 1100)))
+@pytest.mark.parametrize("numbers", some_and_more(range(12), range(1000, 1100)))
 def test_the_events_of_a_message_come_to_the_whole_one(ask: Asked, numbers: range) -> None:
     told = check_all(partial(typed_told, ask, MESSAGES, random_message, told_message), numbers)
     assert {"text", "tool_use"} <= {block["type"] for message in told for block in message["content"]}
