@@ -141,6 +141,7 @@ def test_an_engine_that_is_stopped_at_rest_is_found_by_what_it_does_not_take(
 
 def test_a_stopped_api_server_is_named_by_the_inspector(server: ObservedServer) -> None:
     pid = server.server.process.pid
+    await_that(lambda: not server.inspect("state")["stalls"]["current"])  # those of the tests before are over
     with stopped(pid) as since:
         stall = named_stall(server, since)
         assert (stall["engine"], stall["role"], stall["pid"]) == ("", "APIServer_0", pid)
