@@ -6,7 +6,8 @@ import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.canvas.block_map import KEY, MODES, Shown, block_map
-from vllm_obs.dashboard.frame import escape, note_trouble, panel, teach
+from vllm_obs.dashboard.engine_choice import engine_selector
+from vllm_obs.dashboard.frame import note_trouble, panel, teach
 from vllm_obs.dashboard.kv_levels import levels_panel, trend_panel
 from vllm_obs.dashboard.kv_request import request_panel
 from vllm_obs.dashboard.kv_tables import holders_panel
@@ -33,7 +34,7 @@ def render() -> None:
         )
         return
     take_chosen()
-    _engine_selector([row["engine"] for row in engines])
+    engine_selector([row["engine"] for row in engines], "kv-engine")
     panel(levels_panel)
     block_map(_shown(engines), _picked)
     panel(request_panel)
@@ -53,22 +54,6 @@ def _shown(engines: list[dict[str, Any]]) -> Shown:
         block_size=sizes.get(engine, 0),
         is_live=current().is_live,
     )
-
-
-def _engine_selector(engines: list[str]) -> None:
-    """Which of several engines; what was paused at was another engine's step."""
-    if url_state.engine() not in engines:
-        url_state.put(engine=engines[0], step=None)
-    if len(engines) < 2:
-        return
-    # A link may have led here since: the address says which, not what was chosen before.
-    st.session_state["kv-engine"] = url_state.engine()
-    st.segmented_control("Engine", engines, key="kv-engine", on_change=_choose_engine, format_func=escape)
-
-
-def _choose_engine() -> None:
-    if chosen := st.session_state.get("kv-engine"):
-        url_state.put(engine=chosen, step=None)
 
 
 def _picked() -> None:

@@ -6,7 +6,8 @@ import streamlit as st
 
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.canvas.step_stream import KEY, step_stream
-from vllm_obs.dashboard.frame import escape, note_trouble, panel, teach
+from vllm_obs.dashboard.engine_choice import engine_selector
+from vllm_obs.dashboard.frame import note_trouble, panel, teach
 from vllm_obs.dashboard.scheduler_step import budget_of, step_in_words
 from vllm_obs.dashboard.scheduler_tables import queue_table, reason_bars, running_table, take_chosen
 from vllm_obs.dashboard.scheduler_words import head_sentence
@@ -35,26 +36,10 @@ def render() -> None:
         teach("No engine has started yet.", "Its steps appear here as soon as it runs one.")
         return
     take_chosen()
-    _engine_selector(engines)
+    engine_selector(engines, "scheduler-engine")
     step = url_state.paused_step()
     step_stream(url_state.engine(), step, url_state.text("request"), _picked)
     panel(_queues if step is None else _step)
-
-
-def _engine_selector(engines: list[str]) -> None:
-    """Which of several engines; what was paused at was another engine's step."""
-    if url_state.engine() not in engines:
-        url_state.put(engine=engines[0], step=None)
-    if len(engines) < 2:
-        return
-    # A link may have led here since: the address says which, not what was chosen before.
-    st.session_state["scheduler-engine"] = url_state.engine()
-    st.segmented_control("Engine", engines, key="scheduler-engine", on_change=_choose_engine, format_func=escape)
-
-
-def _choose_engine() -> None:
-    if chosen := st.session_state.get("scheduler-engine"):
-        url_state.put(engine=chosen, step=None)
 
 
 def _picked() -> None:
