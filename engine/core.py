@@ -207,13 +207,14 @@ class EngineCore:
     def _execute_model(self, scheduled: ScheduledStep) -> ModelRunnerOutput:
         """The step's answer. A plan without rows only releases, and nothing is sampled then.
 
-        Grammar masks are made while the forward pass runs.
+        Grammar masks are made while the forward pass runs elsewhere, or after one that ran in this thread: on the same
+        cores they would hold up its threads, which wait for each other.
         """
         plan, constrained = scheduled.plan, scheduled.constrained
         self._recorder.doing(Activity.EXECUTING)
         maybe_fault("step")
-        masks = self._grammars.begin_masks(constrained) if constrained else None
         executed = self._executor.execute_model(plan)
+        masks = self._grammars.begin_masks(constrained, in_thread=not executed.done()) if constrained else None
         if not plan.num_rows:
             _wait_for(executed, plan.step)
             return ModelRunnerOutput(plan.step, [], [], [], [], [], [])

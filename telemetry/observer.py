@@ -121,13 +121,14 @@ class Observer:
         num_taken = CHUNK_RECORDS
         elapsed = 0
         num_before = self.cost.num_facts
-        while num_taken and elapsed < SLICE_NS:
+        while num_taken == CHUNK_RECORDS and elapsed < SLICE_NS:
             num_taken = self._take_chunk()
             elapsed = time.monotonic_ns() - begun_at
-        if num_taken == 0:  # with a backlog, what looks overdue may only be unread
+        is_drained = num_taken < CHUNK_RECORDS
+        if is_drained:  # with a backlog, what looks overdue may only be unread
             self.state.tick(self.now())
         self._count_slice(begun_at, self.cost.num_facts > num_before)
-        return num_taken == 0
+        return is_drained
 
     def close(self) -> None:
         """Let go of the source of facts."""

@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from vllm_obs.telemetry.view import Fact, Source
 
 MAX_RECORDS = 65_536
 MAX_PAST_RINGS = 256
+SETTLED_NS = 100_000_000
+"""A directory whose time of change is this old shows any later change by another time, however coarse its clock."""
 _ENGINE_ROLE = re.compile(r"(?:EngineCore|Worker)(?=_|$)(?:.*_DP(\d+))?")
 
 logger = logging.getLogger(__name__)
@@ -36,6 +39,8 @@ class RingTail:
         self._streams: dict[int, RingStream] = {}
         self._past: OrderedDict[int, RingCursor] = OrderedDict()
         self._known_files: dict[tuple[int, int], str] = {}
+        self._looked_at_change = 0
+        """When the directory had changed last, as it was looked through (wall ns); 0: look again in any case."""
 
     def drain(self, max_records: int = MAX_RECORDS) -> Iterator[tuple[Source, Fact]]:
         """The next facts, at most `max_records`; none when all that is published has been read."""
@@ -76,6 +81,9 @@ class RingTail:
     def _discover(self) -> None:
         present: dict[tuple[int, int], str] = {}
         try:
+            changed_at = os.stat(self._run_dir).st_mtime_ns
+            if changed_at == self._looked_at_change:
+                return
             with os.scandir(self._run_dir) as entries:
                 for entry in entries:
                     if entry.name.endswith(".ring") and not entry.name.startswith("."):
@@ -88,6 +96,7 @@ class RingTail:
             if key not in self._known_files:
                 self._open(name)
         self._known_files = present
+        self._looked_at_change = changed_at if time.time_ns() - changed_at > SETTLED_NS else 0
 
     def _open(self, name: str) -> None:
         try:

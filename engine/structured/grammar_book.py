@@ -45,8 +45,12 @@ class GrammarBook:
         compiled.add_done_callback(lambda _: self.on_ready())
         return GrammarState(compiled)
 
-    def begin_masks(self, requests: Sequence[Request]) -> Future[GrammarMasks]:
-        """Begin to make the masks of these sequences, which all have grammars, in a thread."""
+    def begin_masks(self, requests: Sequence[Request], in_thread: bool = True) -> Future[GrammarMasks]:
+        """Begin to make the masks of these sequences, which all have grammars, or make them here and now."""
+        if not in_thread:
+            made: Future[GrammarMasks] = Future()
+            made.set_result(self._masks(list(requests)))
+            return made
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "grammar masks")
         return self._thread.submit(self._masks, list(requests))
