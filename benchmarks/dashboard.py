@@ -1,10 +1,10 @@
 """What looking costs: tokens a second with and without stream clients, and the dashboard's own CPU and memory.
 
-    python benchmarks/dashboard.py streams API_URL INSPECTOR_URL [--seconds 20 --pairs 4 --concurrency 8]
+    python benchmarks/dashboard.py streams API_URL INSPECTOR_URL [--page scheduler|kv --seconds 20 --pairs 4]
     python benchmarks/dashboard.py process PID [--seconds 600]
 
-`streams` holds one client on each of the canvases' streams in every second window, in turn; `process` watches a
-dashboard that somebody looks at. The Observer's CPU is that of the process that listens at INSPECTOR_URL.
+`streams` looks as a page does (its stream, and what it asks for once a second) in every second window; `process`
+watches a dashboard that somebody looks at. The Observer is the process that listens at INSPECTOR_URL.
 """
 
 import argparse
@@ -12,20 +12,36 @@ import asyncio
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
 import psutil
 
-STREAMS = ("/inspect/streams/steps", "/inspect/streams/blocks")
+POLL_SECONDS = 1.0
+
+
+class Page(NamedTuple):
+    """What a page of the inspector holds open, and what it asks for once a second."""
+
+    stream: str
+    polled: tuple[str, ...]
+
+
+PAGES = {
+    "scheduler": Page("/inspect/streams/steps", ("/inspect/state", "/inspect/queues?engine=0")),
+    "kv": Page("/inspect/streams/blocks", ("/inspect/state", "/inspect/blocks/summary?engine=0")),
+}
+"""The pages with streams, which are the busiest."""
 
 
 class Window(NamedTuple):
-    """Output tokens a second, and the share of a core that the Observer took."""
+    """Output tokens a second, the Observer's share of a core, and all the server's CPU ms a token."""
 
     tokens_per_second: float
     observer_share: float
+    cpu_ms_a_token: float
 
 
 def main() -> None:
@@ -52,20 +68,23 @@ async def compare(options: argparse.Namespace) -> None:
     """Windows with and without the streams, in turn; prints each pair and the medians."""
     observer = listener_of(options.inspector)
     await window(options, observer, False)  # warms up
-    ratios, added = [], []
+    ratios, added, costs = [], [], []
     for pair in range(options.pairs):
         order = (True, False) if pair % 2 else (False, True)
         found = {has_streams: await window(options, observer, has_streams) for has_streams in order}
         ratios.append(found[True].tokens_per_second / found[False].tokens_per_second)
+        costs.append(found[True].cpu_ms_a_token / found[False].cpu_ms_a_token)
         added.append(found[True].observer_share - found[False].observer_share)
+        without, looking = found[False], found[True]
         print(
-            f"without {found[False].tokens_per_second:.1f} tokens/s, with {found[True].tokens_per_second:.1f}: "
-            f"ratio {ratios[-1]:.3f}; Observer {100 * found[False].observer_share:.2f} → "
-            f"{100 * found[True].observer_share:.2f} % of a core",
+            f"without {without.tokens_per_second:.1f} tokens/s, with {looking.tokens_per_second:.1f}: "
+            f"ratio {ratios[-1]:.3f}; CPU a token {costs[-1]:.3f}; "
+            f"Observer {100 * without.observer_share:.2f} → {100 * looking.observer_share:.2f} % of a core",
             flush=True,
         )
     print(
         f"median ratio {statistics.median(ratios):.3f} ({min(ratios):.3f}–{max(ratios):.3f}); "
+        f"CPU a token {statistics.median(costs):.3f} ({min(costs):.3f}–{max(costs):.3f}); "
         f"Observer {100 * statistics.median(added):+.2f} points"
     )
 
@@ -73,19 +92,35 @@ async def compare(options: argparse.Namespace) -> None:
 async def window(options: argparse.Namespace, observer: psutil.Process, has_streams: bool) -> Window:
     """One stretch of closed-loop load."""
     async with httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=200)) as client:
-        listening = [
-            asyncio.create_task(listen(client, options.inspector + path)) for path in STREAMS if has_streams
-        ]
+        page = PAGES[options.page]
+        listening = []
+        if has_streams:
+            looks = listen(client, options.inspector + page.stream), poll(client, options.inspector, page.polled)
+            listening = [asyncio.create_task(look) for look in looks]
         await asyncio.sleep(1.0)
-        cpu, begun = sum(observer.cpu_times()[:2]), time.monotonic()
+        server = family_of(observer)
+        before, cpu, begun = cpu_seconds(server), cpu_seconds([observer]), time.monotonic()
         until = begun + options.seconds
         counts = await asyncio.gather(*(generate(client, options.api, until) for _ in range(options.concurrency)))
         length = time.monotonic() - begun
-        share = (sum(observer.cpu_times()[:2]) - cpu) / length
+        share = (cpu_seconds([observer]) - cpu) / length
+        spent = cpu_seconds(server) - before
         for task in listening:
             task.cancel()
         await asyncio.gather(*listening, return_exceptions=True)
-    return Window(sum(counts) / length, share)
+    return Window(sum(counts) / length, share, 1e3 * spent / sum(counts))
+
+
+def family_of(observer: psutil.Process) -> list[psutil.Process]:
+    """The API server that owns the Observer, and its children."""
+    server = observer.parent()
+    assert server is not None
+    return [server, *server.children()]
+
+
+def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
+    """Of all of them together."""
+    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
 
 
 async def generate(client: httpx.AsyncClient, url: str, until: float) -> int:
@@ -113,6 +148,14 @@ async def listen(client: httpx.AsyncClient, url: str) -> None:
             pass
 
 
+async def poll(client: httpx.AsyncClient, url: str, paths: Sequence[str]) -> None:
+    """Ask for these once a second and throw the answers away."""
+    while True:
+        for path in paths:
+            (await client.get(url + path)).raise_for_status()
+        await asyncio.sleep(POLL_SECONDS)
+
+
 def listener_of(url: str) -> psutil.Process:
     """The process that listens at an address of this machine."""
     port = urlsplit(url).port
@@ -133,6 +176,7 @@ def parser() -> argparse.ArgumentParser:
     streams = commands.add_parser("streams")
     streams.add_argument("api")
     streams.add_argument("inspector")
+    streams.add_argument("--page", choices=sorted(PAGES), default="scheduler")
     streams.add_argument("--seconds", type=float, default=20.0)
     streams.add_argument("--pairs", type=int, default=4)
     streams.add_argument("--concurrency", type=int, default=8)

@@ -5,12 +5,15 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from vllm_obs.telemetry.observer import Observer
 
 ROUND_SECONDS = 0.5
 """Seldom: each round wakes a process on cores that work, and finds cold caches. Whoever asks for something has it
 drained first."""
+HEARD_ROUND_SECONDS = 0.25
+"""While somebody listens to a stream. Pages draw 30 times a second, a little behind now, whatever the rounds."""
 UPKEEP_SECONDS = 1.0
 CATCH_UP_SECONDS = 3.0
 FINAL_SECONDS = 1.0
@@ -20,13 +23,27 @@ NS = 1_000_000_000
 _logger = logging.getLogger(__name__)
 
 
+class Streams(Protocol):
+    """Who listens to what happens, and how they are told."""
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody listens."""
+
+    def tell(self) -> None:
+        """Tell what is new; does not raise."""
+
+
 class ObserverLoop:
     """Runs an Observer in the event loop that also answers; `upkeep(now)` is called about once a second.
 
     `looks` are called as `look(now, is_drained)` after the drain of each round, and as often while there is a
     backlog: what is done now and then is done in one go, and this process wakes for nothing else. What they raise
-    is logged.
+    is logged. `streams`, set before `run`, are told after each round's drain while they are heard, and rounds are
+    shorter then: one wake-up drains, tells and does the rest.
     """
+
+    streams: Streams | None = None
 
     def __init__(
         self,
@@ -49,9 +66,13 @@ class ObserverLoop:
         """A round every ROUND_SECONDS until `end`, with no pause while there is a backlog; then one last drain."""
         while not self._ending.is_set():
             is_drained = self._observer.drain_slice()
+            streams, seconds = self.streams, ROUND_SECONDS
             self._look(is_drained)
+            if streams is not None and streams.is_heard:
+                streams.tell()
+                seconds = HEARD_ROUND_SECONDS
             self._keep_up()
-            await self._pause(ROUND_SECONDS if is_drained else 0.0)
+            await self._pause(seconds if is_drained else 0.0)
         await self.catch_up(FINAL_SECONDS)
         self._upkeep(self._observer.now())
 

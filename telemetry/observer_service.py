@@ -68,7 +68,7 @@ class ObserverService:
         self.filer = self._make_filer() if observer.is_live else None
         self.control = TelemetryControl(observer, config, self._loop.catch_up)
         self.profiles = self._make_profiles()
-        self.streams = StreamFeeds(observer, self._stalls)
+        self.streams = self._loop.streams = StreamFeeds(observer, self._stalls)
         observer.add_views([self.streams])
         self.context = self._make_context(stall_log)
         self._num_events = 0
@@ -93,12 +93,9 @@ class ObserverService:
 
     async def run(self) -> None:
         """Drain and tell until `end`."""
-        telling = asyncio.create_task(self.streams.run(), name="streams")
         try:
             await self._loop.run()
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
             self.streams.close()
             self.context.hub.close()
             self.observer.facts.save(time.monotonic_ns(), time.time_ns())

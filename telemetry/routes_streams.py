@@ -19,14 +19,14 @@ def streams_router(context: InspectContext) -> APIRouter:
 
     @router.get(
         "/inspect/streams/steps",
-        summary="Server-sent events: steps with their rows, at most 10 a second; since=-1: the newest",
+        summary="Server-sent events: steps with their rows, four times a second; since=-1: the newest",
     )
     async def steps(since: Annotated[int, Query(ge=-1, le=MAX_NUMBER)] = -1, engine: str = "0") -> Response:
         return streams.steps(engine, since)
 
     @router.get(
         "/inspect/streams/blocks",
-        summary="Server-sent events: a map of all KV blocks, then what changes, at most 5 a second",
+        summary="Server-sent events: a map of all KV blocks, then what changes, four times a second",
     )
     async def blocks(engine: str = "0") -> Response:
         return streams.blocks(engine)

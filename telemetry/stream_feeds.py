@@ -1,8 +1,6 @@
-"""StreamFeeds: the feeds of all engines, told of what happens in short rounds as long as anybody listens."""
+"""StreamFeeds: the feeds of all engines, told of what happens round by round as long as anybody listens."""
 
-import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 
@@ -19,11 +17,7 @@ from vllm_obs.telemetry.step_feed import StepFeed
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.view import BaseView, Source
 
-ROUND_SECONDS = 0.1
-ROUNDS_A_BLOCK_EVENT = 2
-ROUNDS_A_STATE_EVENT = 10
-DEAR_SECONDS = 0.002
-"""Where a round takes this much CPU time there are half as many: who watches much work slows it down least."""
+ROUNDS_A_STATE_EVENT = 4
 
 _logger = logging.getLogger(__name__)
 
@@ -31,7 +25,7 @@ _logger = logging.getLogger(__name__)
 class StreamFeeds(BaseView):
     """One feed of steps and one of blocks for each engine that somebody listens to, for at most 16 clients each.
 
-    `stalls` gives the stalls that last. While nobody listens `run` sleeps, and a step costs a look-up.
+    `stalls` gives the stalls that last. While nobody listens there is nothing to tell, and a step costs a look-up.
     """
 
     def __init__(self, observer: Observer, stalls: Callable[[], Iterable[StallBegun]]) -> None:
@@ -39,7 +33,8 @@ class StreamFeeds(BaseView):
         self._stalls = stalls
         self._steps: dict[str, StepFeed] = {}
         self._blocks: dict[str, BlockFeed] = {}
-        self._is_heard = asyncio.Event()
+        self.is_heard = False
+        """Whether anybody listens, or did at the last round."""
         self._words: dict[str, str] = {}
         self._num_rounds = 0
         self._num_failures = 0
@@ -70,7 +65,7 @@ class StreamFeeds(BaseView):
             feed = self._steps[label] = StepFeed(self._observer, engine)
 
         def opening() -> AsyncIterator[bytes]:
-            self._is_heard.set()
+            self.is_heard = True
             engine = self._engine(label)
             return feed.open(engine, since, self.word_of(engine))
 
@@ -82,7 +77,7 @@ class StreamFeeds(BaseView):
         feed = self._blocks.setdefault(label, BlockFeed())
 
         def opening() -> AsyncIterator[bytes]:
-            self._is_heard.set()
+            self.is_heard = True
             return feed.open(self._engine(label))
 
         return self._stream(feed.hub, opening)
@@ -98,39 +93,15 @@ class StreamFeeds(BaseView):
             return "ended" if was_told else "dead"
         return "stalled" if any(stall.engine == engine.label for stall in self._stalls()) else "live"
 
-    async def run(self) -> None:
-        """Tell until cancelled. What is new is read ten times a second, as long as anybody listens.
-
-        Five times where that is dear: each round wakes this process, finds cold caches, and encodes anew.
-        """
-        num_rounds = 1
-        while True:
-            await self._is_heard.wait()
-            await asyncio.sleep(num_rounds * ROUND_SECONDS)
-            begun_at = time.thread_time()
-            try:
-                if self._observer.is_live:
-                    self._observer.drain_slice()
-                self.tell(num_rounds)
-            except Exception:  # telemetry may fail, and the next round may succeed
-                self._note_failure()
-            num_rounds = 1 + (time.thread_time() - begun_at >= num_rounds * DEAR_SECONDS)
-            if not self.num_listeners:
-                self._is_heard.clear()
-
-    def tell(self, num_rounds: int = 1) -> None:
-        """One round, which stands for two where rounds are dear. Of blocks there are half as many in any case."""
-        before, self._num_rounds = self._num_rounds, self._num_rounds + num_rounds
-
-        def is_due(every: int) -> bool:
-            return self._num_rounds // every > before // every
-
-        with_state = is_due(ROUNDS_A_STATE_EVENT)
+    def tell(self) -> None:
+        """One round: tell those who listen what is new."""
+        self._num_rounds += 1
+        with_state = self._num_rounds % ROUNDS_A_STATE_EVENT == 0
         for label, steps in self._steps.items():
             self._in_feed(steps, partial(self._tell_steps, steps, label, with_state))
-        if with_state or is_due(ROUNDS_A_BLOCK_EVENT * num_rounds):
-            for label, blocks in self._blocks.items():
-                self._in_feed(blocks, partial(self._tell_blocks, blocks, label, with_state))
+        for label, blocks in self._blocks.items():
+            self._in_feed(blocks, partial(self._tell_blocks, blocks, label, with_state))
+        self.is_heard = self.num_listeners > 0
 
     def close(self) -> None:
         """End all streams, and begin no other."""

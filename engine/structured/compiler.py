@@ -1,13 +1,15 @@
 """GrammarCompiler: grammars become matchers in a thread of their own, within limits, the last ones kept."""
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock
+from threading import Lock, get_native_id
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from vllm_obs.engine.errors import RequestError
+from vllm_obs.engine.structured.grammar_text import told
 
 MAX_KEPT = 256
 MAX_KEPT_CHARS = 16 << 20
@@ -22,6 +24,9 @@ LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 """What llguidance may spend: about 40 ms to compile, 15 ms for the tokens of one place, 100 MB of states."""
+
+NICENESS = 10
+"""Of the compiling thread: where it shares its core with a step, it is the one that waits."""
 
 Compiled = Future[LLMatcher]
 
@@ -65,7 +70,7 @@ class GrammarCompiler:
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "grammar")
+            self._thread = ThreadPoolExecutor(1, "grammar", initializer=_give_way)
         return self._thread
 
     def _prepare(self) -> None:
@@ -92,14 +97,19 @@ def build_matcher(tokens: LLTokenizer, grammar: str) -> LLMatcher:
         matcher.compute_bitmask()  # what allows nothing at all, or takes too long, is found out here
     if matcher.is_error():
         raise RequestError(
-            f"The grammar cannot be used: {_plain(matcher.get_error())}.",
+            f"The grammar cannot be used: {_plain(matcher.get_error(), grammar)}.",
             "structured_outputs",
             reason="unsupported",
         )
     return matcher
 
 
-def _plain(error: str) -> str:
+def _give_way() -> None:
+    """Linux keeps a niceness for each thread, though the call is named for processes."""
+    os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
+
+
+def _plain(error: str, grammar: str) -> str:
     """What llguidance complains of, in one line."""
-    line = (error.strip().splitlines() or [""])[0][:200].rstrip(".:")
-    return "nothing can match it" if line.startswith("NoExtension") else line or "no reason given"
+    line = told(error, grammar)
+    return "nothing can match it" if line.startswith("NoExtension") else line

@@ -73,3 +73,36 @@ def test_a_backlog_is_read_without_pauses_and_looked_at_as_seldom_as_ever(monkey
     watched.run(observer)
     assert watched.looks == [False, True]
     assert observer.num_drained == 202
+
+
+class Heard:
+    """Streams that somebody listens to for so many rounds."""
+
+    def __init__(self, num_rounds: int) -> None:
+        self.num_left = num_rounds
+
+    @property
+    def is_heard(self) -> bool:
+        return self.num_left > 0
+
+    def tell(self) -> None:
+        self.num_left -= 1
+
+
+def test_who_listens_is_told_in_rounds_of_their_own_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer_loop, "ROUND_SECONDS", 1000.0)
+    monkeypatch.setattr(observer_loop, "HEARD_ROUND_SECONDS", 0.001)
+    streams, observer = Heard(5), Drained()
+    loop = ObserverLoop(observer, lambda now: None)
+    loop.streams = streams
+
+    async def scenario() -> None:
+        async with asyncio.timeout(20):
+            running = asyncio.create_task(loop.run())
+            while streams.is_heard:
+                await asyncio.sleep(0.001)
+            loop.end()
+            await running
+
+    asyncio.run(scenario())
+    assert observer.num_drained in (6, 7)  # five that were told, one unheard (or none), one after the order to end

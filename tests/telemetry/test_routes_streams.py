@@ -14,7 +14,7 @@ from observer_child import ObserverChild, observer_over
 from scripted_run import NUM_BLOCKS, ScriptedRun
 from stream_client import DrawnBlocks, Event, StreamSocket, events_in
 
-from vllm_obs.telemetry import stream_feeds
+from vllm_obs.telemetry import observer_loop
 from vllm_obs.telemetry.recording import save_recording
 from vllm_obs.telemetry.replay import open_replay
 from vllm_obs.telemetry.stream_feeds import StreamFeeds
@@ -167,7 +167,7 @@ async def replaying(path: Path) -> AsyncIterator[StreamFeeds]:
 def test_a_recording_gives_its_last_steps_and_blocks_and_then_says_that_it_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_feeds, "ROUND_SECONDS", 0.002)
+    monkeypatch.setattr(observer_loop, "HEARD_ROUND_SECONDS", 0.002)
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     with ScriptedRun(run_dir) as run:
