@@ -32,7 +32,7 @@ def verdict_card(verdict: dict[str, Any]) -> None:
     with helps_not:
         st.markdown(_lines("What would not", first.get("helps_not", []), "–"))
     with evidence:
-        st.markdown(_lines("On which figures", _evidence(first.get("evidence", {})), floor_words(verdict)))
+        st.markdown(_lines("On which figures", _evidence(first.get("evidence", {})), "–"))
     st.caption(LINE_BREAK.join(_last_lines(verdict)))
 
 
@@ -45,7 +45,8 @@ def floor_words(verdict: dict[str, Any]) -> str:
 def _last_lines(verdict: dict[str, Any]) -> list[str]:
     """What cannot be told, on a line of its own, and the other findings."""
     others = [said(str(finding["says"])) for finding in verdict["findings"][1:]]
-    doubts = "; ".join(said(str(doubt)) for doubt in verdict["cannot_tell"])
+    is_known = verdict["word"] != CANNOT_TELL  # the sentence is the doubt, where it is not
+    doubts = "; ".join(said(str(doubt)) for doubt in verdict["cannot_tell"] if is_known)
     last = " ".join(["Also:", *others]) if others else said(floor_words(verdict))
     return [f"Cannot tell: {doubts}.", last] if doubts else [last]
 

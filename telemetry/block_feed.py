@@ -151,8 +151,11 @@ def map_document(engine: EngineState, picture: BlockPicture, told: Glance) -> di
 
 
 async def map_at(engine: EngineState, step: int | None) -> dict[str, Any]:
-    """The map as of a past step, or now. Raises InspectError (404) where that step is no longer known."""
+    """The map as of a past step, or now. InspectError (404) where that step is no longer, or not yet, known."""
     blocks = engine.blocks
+    last = max(blocks.step, engine.steps.last.step if engine.steps.last is not None else 0)
+    if step is not None and step > last:
+        raise InspectError(f"the engine has run {last} steps; {step} is not one of them", 404)
     if step is None or step >= blocks.step:
         told = glance(engine)
         return map_document(engine, await draw(blocks.copied()), told)

@@ -117,11 +117,12 @@ def test_who_stands_still(engine: dict[str, Any], begun_ago: float | None, expec
 def test_what_cannot_be_told_is_gray_and_does_not_stand_under_what_would_not_help() -> None:
     answers = answers_of("idle")
     doubt = "this run has been watched for 1 s, and at least 5 s are needed"
-    verdict = {**answers["/inspect/verdict&window=1m"], "word": "cannot_tell", "cannot_tell": [doubt]}
+    told = {"word": "cannot_tell", "says": f"Cannot tell: {doubt}.", "cannot_tell": [doubt]}
+    verdict = {**answers["/inspect/verdict&window=1m"], **told}
     answers["/inspect/verdict&window=1m"] = verdict
     page = shown("overview", KeptSource(answers), window="1m")
     texts_ = [each.value for each in page.markdown]
     assert ":gray-badge[cannot tell]" in "".join(texts_).replace("\\", "")
-    assert any(each.value.startswith(f"Cannot tell: {doubt}.  \n") for each in page.caption)
+    assert sum(doubt in each.value for each in (*page.markdown, *page.caption)) == 1
     assert "**What would not**\n\n–" in texts_
     assert "**What would help**\n\n–" in texts_
