@@ -15,6 +15,7 @@ HEALTH_COLOURS = {
     "idle": "green",
     "starting": "blue",
     "draining": "orange",
+    "restarting": "orange",
     "paused": "orange",
     "recording": "violet",
     "stalled": "red",

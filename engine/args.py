@@ -20,6 +20,8 @@ from vllm_obs.engine.flags import ENGINE_FLAGS
 
 MAX_BLOCK_SIZE = 256
 MAX_TEMPLATE_BYTES = 1 << 20
+SERVED_MAX_NUM_QUEUED_REQS = 2048
+"""A server's default: as many sequences as one request may have, so that an idle server takes each request."""
 DEFAULT_MAX_NUM_SEQS: dict[Device, int] = {"cpu": 64, "cuda": 256}
 DEFAULT_MAX_NUM_BATCHED_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 2048}
 
@@ -62,6 +64,8 @@ class EngineArgs:
     enable_chunked_prefill: bool = True
     scheduling_policy: str = "fcfs"
     stream_interval: int = 1
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
     enable_log_requests: bool = False
     disable_log_stats: bool = False
     aggregate_engine_logging: bool = False
@@ -151,6 +155,8 @@ class EngineArgs:
             enable_chunked_prefill=self.enable_chunked_prefill,
             policy=cast(Literal["fcfs", "priority"], self.scheduling_policy),
             stream_interval=self.stream_interval,
+            max_num_queued_reqs=self.max_num_queued_reqs,
+            max_num_queued_tokens=self.max_num_queued_tokens,
         )
 
     def _parallel(self, num_ranks: int) -> ParallelConfig:
@@ -184,6 +190,8 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "max_num_seqs": (1, 1 << 16),
     "max_num_batched_tokens": (1, 1 << 24),
     "stream_interval": (1, 1 << 16),
+    "max_num_queued_reqs": (0, 1 << 16),
+    "max_num_queued_tokens": (1, 1 << 30),
 }
 
 

@@ -1,6 +1,7 @@
 """A child process as its owner sees it: started with its configuration on a pipe, watched, and ended in time."""
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -23,6 +24,8 @@ STOP_TIMEOUT_SECONDS = 5.0
 KILL_TIMEOUT_SECONDS = 5.0
 
 MAX_ENDS = 64
+
+_logger = logging.getLogger(__name__)
 
 _HELD_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
@@ -177,14 +180,21 @@ class Child:
         kind, payload = message
         with self._changed:
             if kind == FAILED:
-                self._failure = (str(payload[0]), int(payload[1]))
+                self._failure = _failure_in(payload)
             else:
                 self._messages[kind] = payload
             callback = self._message_callbacks.get(kind)
             self._changed.notify_all()
         if callback is not None:
-            callback(payload)
+            self._tell(callback, payload)
         return True
+
+    def _tell(self, callback: Callable[[Any], None], news: Any) -> None:
+        """This thread must see the child's end, whatever becomes of those it tells."""
+        try:
+            callback(news)
+        except Exception:
+            _logger.exception("news of %s could not be taken", self.title)
 
     def _announce_exit(self) -> None:
         cause = describe_exit(self.title, self._process.returncode)
@@ -199,7 +209,15 @@ class Child:
             callbacks = self._exit_callbacks
             self._changed.notify_all()
         for callback in callbacks:
-            callback(cause)
+            self._tell(callback, cause)
+
+
+def _failure_in(payload: Any) -> tuple[str, int]:
+    """The cause and the exit code that a failing child tells; what is no such thing is told as it is."""
+    match payload:
+        case [str(cause), int(exit_code)]:
+            return cause, exit_code
+    return f"{payload!r:.200}", StartupError.exit_code
 
 
 def describe_exit(title: str, code: int) -> str:

@@ -36,8 +36,13 @@ def read_message(fd: int) -> tuple[str, Any] | None:
     body = _read_exactly(fd, num_bytes)
     if body is None:
         return None
-    kind, payload = msgpack.unpackb(body)
-    return kind, payload
+    try:
+        message = msgpack.unpackb(body)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise ValueError(f"not a message: {type(error).__name__}") from None
+    if type(message) is not list or len(message) != 2 or type(message[0]) is not str:
+        raise ValueError("a message is a list of its kind and its payload")
+    return message[0], message[1]
 
 
 def _read_exactly(fd: int, num_bytes: int) -> bytes | None:

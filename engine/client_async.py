@@ -58,6 +58,13 @@ class AsyncMPClient:
         """Start the engine process at once; needs no running loop. Call it from the main thread."""
         return cls(EngineLink(config, recorder or NullRecorder(), module))
 
+    def successor(self) -> "AsyncMPClient":
+        """The client of an engine that takes this one's place, which is started at once; see `EngineLink`.
+
+        Call it from the main thread, after this one's `shutdown`. StartupError when it cannot be started.
+        """
+        return AsyncMPClient(self._link.successor())
+
     async def ready(self, timeout_seconds: float = READY_TIMEOUT_SECONDS) -> EngineFacts:
         """The engine's facts once it serves; ConfigError or StartupError with its own cause otherwise."""
         deadline = time.monotonic() + timeout_seconds
@@ -89,6 +96,11 @@ class AsyncMPClient:
     def dead_cause(self) -> str | None:
         """Why the engine ended; None while it lives, and when it was stopped on purpose."""
         return self._link.dead_cause
+
+    @property
+    def generation(self) -> int:
+        """How many engines were in this one's place before it."""
+        return self._link.config.generation
 
     @property
     def num_dropped(self) -> dict[str, int]:
@@ -139,6 +151,11 @@ class AsyncMPClient:
     def has_stopped(self) -> bool:
         """Whether the engine's process has ended, for whatever reason."""
         return self._link.child.exit_cause is not None
+
+    @property
+    def has_left_nothing(self) -> bool:
+        """Whether the workers' processes have ended as well."""
+        return self._link.has_left_nothing
 
     def shutdown(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
         """End the engine within that time, then SIGKILL; blocks as long. Idempotent."""

@@ -10,6 +10,22 @@ from vllm_obs.engine.errors import VllmObsError
 WireReason = Literal["parts", "decode", "version", "type", "size"]
 """Why a message was refused: wrong frames, not msgpack, another version, wrong fields, over a limit."""
 
+DropReason = Literal[
+    "parts",
+    "decode",
+    "version",
+    "type",
+    "size",
+    "generation",
+    "client",
+    "stranger",
+    "duplicate",
+    "unknown",
+    "unread",
+]
+"""Why a message was dropped: it was refused; it is of another engine's life, or of another client; it came from a
+process that has no business here; its sequence lives already, or has ended; its reader did not read."""
+
 MAX_ITEMS = 1 << 16
 """Entries of one list or map."""
 MAX_TEXT_BYTES = 1 << 20

@@ -111,13 +111,19 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """The limits of one step. `stream_interval` is how many tokens a stream gathers before it sends a chunk."""
+    """The limits of one step, and of what may wait for one.
+
+    `stream_interval` is how many tokens a stream gathers before it sends a chunk. `max_num_queued_reqs` sequences
+    with `max_num_queued_tokens` prompt tokens may wait for their first step; None is no bound.
+    """
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     enable_chunked_prefill: bool = True
     policy: Literal["fcfs", "priority"] = "fcfs"
     stream_interval: int = 1
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from vllm_obs.engine.block_pool import BlockCountError
+from vllm_obs.engine.codec_plain import DropReason
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.core_facts import engine_described, engine_facts
 from vllm_obs.engine.core_outputs import OutputCollector, OutputStamp
@@ -22,14 +23,16 @@ from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineCor
 from vllm_obs.engine.pause_state import PauseState
 from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
 from vllm_obs.engine.profile_core import CoreProfiles
+from vllm_obs.engine.queue_bound import EngineLoad, QueueBound, QueueLimits
 from vllm_obs.engine.request import Request
 from vllm_obs.engine.request_bounds import RequestBounds
 from vllm_obs.engine.scheduler import Scheduler
+from vllm_obs.engine.scheduler_state import INTERNAL_ERROR
 from vllm_obs.engine.step_planner import ScheduledStep
 from vllm_obs.engine.structured.grammar_book import GrammarBook
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.recorder import ProcessRecorder
-from vllm_obs.telemetry.records import EngineStateChanged
+from vllm_obs.telemetry.records import EngineStateChanged, FrameDropped
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +86,7 @@ class EngineCore:
         self._utilities = CoreUtilities(self.scheduler, CoreProfiles(executor, recorder))
         self._outputs = OutputCollector()
         self._detours = DetourClock()
+        self._queue = QueueBound(QueueLimits.from_config(config))
         self._step = 0
         self._plan: StepPlan | None = None
         self._moments = (0, 0)
@@ -95,13 +99,16 @@ class EngineCore:
         try:
             if self.scheduler.client_of(request.request_id) is not None:
                 self.counters.num_duplicate_adds += 1
+                self._ignored("duplicate")
                 return
             if self.scheduler.num_live >= MAX_LIVE_REQUESTS:
                 raise RequestError(f"The engine holds {MAX_LIVE_REQUESTS} requests already.", reason="overloaded")
             self._bounds.check(request)
+            self._require_room(len(request.prompt_token_ids))
             grammar = self._grammars.order(request.sampling.grammar) if request.sampling.grammar else None
             taken = self.scheduler.add_request(request, grammar)
             taken.taken_at = self._clock()
+            self._queue.add(taken.request_id, taken.num_prompt_tokens, is_held=grammar is not None)
             self._records.taken(taken, request)
         except RequestError as error:
             self._reject(request, error.reason, str(error))
@@ -110,6 +117,20 @@ class EngineCore:
         except Exception:
             logger.exception("a request could not be taken")
             self._reject(request, "internal_error", "The request could not be taken.")
+
+    def _require_room(self, num_tokens: int) -> None:
+        """The last word on the queue's bound: front ends refuse before, each by what it has sent itself."""
+        if self._queue.limits.is_bounded and (full := self._queue.why_full([num_tokens], self._load())):
+            raise RequestError(f"The queue is full ({full}).", reason="overloaded")
+
+    def _load(self) -> EngineLoad:
+        scheduler = self.scheduler
+        admits = scheduler.pause == PauseState.NONE and scheduler.num_waiting == len(self._queue)
+        return EngineLoad(
+            len(scheduler.running) if admits else self._queue.limits.max_num_seqs,  # who was preempted goes first
+            sum(max(1, request.num_tokens - request.num_computed_tokens) for request in scheduler.running),
+            scheduler.kv_cache.pool.num_available,
+        )
 
     def _reject(self, request: EngineCoreRequest, reason: str, message: str) -> None:
         self.counters.num_rejected_adds += 1
@@ -121,12 +142,28 @@ class EngineCore:
         Ids that are unknown, ended already or another client's are counted and otherwise ignored.
         """
         reason = FinishReason(aborts.reason) if aborts.reason in set(FinishReason) else FinishReason.ABORT
+        num_unknown_before = self.counters.num_unknown_aborts
         for request_id in aborts.request_ids:
             if self.scheduler.client_of(request_id) == aborts.client_index:
                 self.scheduler.finish_request(request_id, reason)
             else:
                 self.counters.num_unknown_aborts += 1
+        if self.counters.num_unknown_aborts > num_unknown_before:
+            self._ignored("unknown")
         self._settle([])
+
+    def _ignored(self, reason: DropReason) -> None:
+        """A message had nothing to change: a sequence that lives was added, or none was to be ended."""
+        self._recorder.record(FrameDropped("engine_core", reason, self._clock()))
+
+    def is_live(self, request_id: str) -> bool:
+        """Whether there is a sequence of that id that has not ended."""
+        return self.scheduler.find(request_id) is not None
+
+    def live_ids(self, client_index: int) -> list[str]:
+        """The sequences of a client that have not ended, in order of arrival."""
+        live = self.scheduler.live_requests()
+        return [request.request_id for request in live if request.client_index == client_index]
 
     def call_utility(self, method: str, args: list[Any]) -> Any:
         """The answer of an allowed utility method; RequestError for any other or for wrong arguments."""
@@ -203,12 +240,15 @@ class EngineCore:
             request = self.scheduler.find(request_id)
             if request is not None:
                 request.scheduled_at = scheduled_at
+                if request.num_computed_tokens < request.num_tokens and self._queue.limits.is_bounded:
+                    self._outputs.add_scheduled(request)
+            self._queue.remove(request_id)
 
     def _execute_model(self, scheduled: ScheduledStep) -> ModelRunnerOutput:
         """The step's answer. A plan without rows only releases, and nothing is sampled then.
 
-        Grammar masks are made while the forward pass runs elsewhere, or after one that ran in this thread: on the same
-        cores they would hold up its threads, which wait for each other.
+        Grammar masks are made while the forward pass runs elsewhere, or after one that ran in this thread: on the
+        same cores they would hold up its threads, which wait for each other.
         """
         plan, constrained = scheduled.plan, scheduled.constrained
         self._recorder.doing(Activity.EXECUTING)
@@ -233,6 +273,8 @@ class EngineCore:
         if not plan.num_rows:
             return
         self._recorder.doing(Activity.UPDATING)
+        if constrained:
+            self._fail_unmasked(output)
         update = self.scheduler.update_from_output(output)
         if constrained:
             update = self.scheduler.accept_grammars(constrained, update)
@@ -244,6 +286,12 @@ class EngineCore:
         self._records.keyframes(plan.step, self.scheduler)
         self._num_failed_in_a_row = 0
 
+    def _fail_unmasked(self, output: ModelRunnerOutput) -> None:
+        """What was sampled without the mask it should have had is not used."""
+        for request_id, error in self._grammars.take_failed():
+            logger.error("request %s has no mask in step %d", request_id, self._step, exc_info=error)
+            output.failed.append((request_id, "internal_error", INTERNAL_ERROR))
+
     def _settle(self, requests_with_token: list[Request]) -> None:
         """Record and answer what ended since last time; verify the books if a boundary caught an error."""
         ended = self.scheduler.take_ended()
@@ -252,6 +300,7 @@ class EngineCore:
             now = self._clock()
             for request in ended:
                 self._detours.ended(request.request_id)
+                self._queue.remove(request.request_id)
                 self._records.released(request, now)
                 self.counters.num_failed_requests += request.finish_reason == FinishReason.ERROR
                 if request.rank not in answered:

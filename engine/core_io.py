@@ -2,16 +2,19 @@
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import NamedTuple
 
 import zmq
 
-from vllm_obs.engine.codec_plain import WireError
+from vllm_obs.engine.codec_arrays import Buffer
+from vllm_obs.engine.codec_plain import DropReason, WireError
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.launch import engine_identity
-from vllm_obs.engine.messages import EngineCoreOutputs, RequestType, UtilityResult
+from vllm_obs.engine.messages import EngineCoreOutputs, RequestType
+from vllm_obs.engine.output_split import SentRows
 from vllm_obs.engine.sockets import make_socket, receive_frames, send_frames
 from vllm_obs.engine.wire import HELLO, EngineMessage, FrameEncoder, Hello, decode_request
 
@@ -25,7 +28,7 @@ _logger = logging.getLogger(__name__)
 class Dropped(NamedTuple):
     """A message that was not taken; its owner is named where the message still told."""
 
-    reason: str
+    reason: DropReason
     at: int
     client_index: int
     request_id: str | None
@@ -100,11 +103,17 @@ class CoreInput:
 
 
 class CoreOutput:
-    """Sends one client's outputs, in order. A client that does not read holds up only its own."""
+    """Sends one client's outputs, in order. A client that does not read holds up only its own.
 
-    def __init__(self, endpoint: str, outbox: Outbox) -> None:
+    `end` is called with the sequences that were told of an error because their outputs do not fit the wire.
+    """
+
+    def __init__(
+        self, endpoint: str, outbox: Outbox, end: Callable[[list[str]], None] = lambda request_ids: None
+    ) -> None:
         self._endpoint = endpoint
         self._outbox = outbox
+        self._end = end
         self._encoder = FrameEncoder()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = make_socket(self._context, zmq.PUSH)
@@ -118,13 +127,14 @@ class CoreOutput:
             self._send(outputs._replace(sent_at=time.monotonic_ns()))
 
     def _send(self, outputs: EngineCoreOutputs) -> None:
-        try:
-            frames = self._encoder.outputs(outputs)
-        except WireError as error:
-            if outputs.utility is None:
-                raise
-            refusal = UtilityResult(outputs.utility.call_id, None, f"the answer cannot be sent: {error}")
-            frames = self._encoder.outputs(outputs._replace(utility=refusal))
+        sent = SentRows(self._encoder, outputs)
+        for frames in sent.messages:
+            self._send_frames(frames)
+        if sent.failed_ids:
+            _logger.error("the outputs of %d request(s) are too large to be sent", len(sent.failed_ids))
+            self._end(sent.failed_ids)
+
+    def _send_frames(self, frames: list[Buffer]) -> None:
         while True:
             try:
                 return send_frames(self._socket, frames)

@@ -44,6 +44,7 @@ class _Columns:
     timings: list[tuple[int, int, int]] = field(default_factory=list)
     detours: list[tuple[int, Detours]] = field(default_factory=list)
     pooled: list[tuple[int, Float32Array]] = field(default_factory=list)
+    scheduled_ids: list[str] = field(default_factory=list)
 
     def add_rows(self, requests: Sequence[Request], num_new_tokens: int) -> None:
         """A row for each sequence, each with that many new tokens."""
@@ -95,6 +96,7 @@ class _Columns:
             sampled_at=stamp.sampled_at,
             sent_at=stamp.sent_at,
             pooled=self.pooled,
+            scheduled_ids=self.scheduled_ids,
         )
 
 
@@ -134,6 +136,10 @@ class OutputCollector:
             for row, request_id in enumerate(columns.request_ids):
                 if columns.num_new_tokens[row] and request_id in logprobs:
                     columns.logprobs.append((row, logprobs[request_id]))
+
+    def add_scheduled(self, request: Request) -> None:
+        """Tell that a sequence was scheduled whose first token takes more steps."""
+        self._columns(request.client_index).scheduled_ids.append(request.request_id)
 
     def add_ended(self, request: Request) -> None:
         """A row with the ending of a sequence that got no token with it."""

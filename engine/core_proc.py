@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from vllm_obs.engine.child_main import cause_of
+from vllm_obs.engine.core_cut_off import MAX_OUTBOX_MESSAGES, drain, failed_rows, last_words
 from vllm_obs.engine.core_io import CoreAddress, Dropped, Inbox, Outbox, Signal
 from vllm_obs.engine.errors import EngineDeadError, RequestError
 from vllm_obs.engine.faults import maybe_fault
@@ -60,6 +61,12 @@ class Core(Protocol):
     def step(self) -> dict[int, EngineCoreOutputs]:
         """Run one step; its outputs by client_index."""
 
+    def is_live(self, request_id: str) -> bool:
+        """Whether there is a sequence of that id that has not ended."""
+
+    def live_ids(self, client_index: int) -> list[str]:
+        """The sequences of a client that have not ended."""
+
     def call_utility(self, method: str, args: list[Any]) -> Any:
         """Call a named method with plain arguments."""
 
@@ -87,13 +94,17 @@ class EngineCoreProc:
     def run(self) -> None:
         """Loop until `stop`. Raises EngineDeadError when the executor failed; nothing else should escape."""
         while not self._is_stopping:
-            self._drain_inbox()
-            if self._core.has_work() and not self._is_stopping:
-                maybe_fault("engine_step")
-                outputs_by_client = self._core.step()
-                self._recorder.doing(Activity.SENDING)
-                for client_index, outputs in outputs_by_client.items():
-                    self._send(client_index, outputs)
+            self.turn()
+
+    def turn(self) -> None:
+        """Take in what has come, waiting for it while there is nothing to do, and run a step if there is one."""
+        self._drain_inbox()
+        if self._core.has_work() and not self._is_stopping:
+            maybe_fault("engine_step")
+            outputs_by_client = self._core.step()
+            self._recorder.doing(Activity.SENDING)
+            for client_index, outputs in outputs_by_client.items():
+                self._send(client_index, outputs)
 
     def _drain_inbox(self) -> None:
         self._recorder.heartbeat(time.monotonic_ns())
@@ -147,20 +158,12 @@ class EngineCoreProc:
         is_round = count & (count - 1) == 0
         level = logging.WARNING if is_round else logging.DEBUG
         _logger.log(level, "dropped message %d from client %d: %s", count, dropped.client_index, dropped.reason)
-        if dropped.request_id is not None:
+        if dropped.request_id is not None and not self._core.is_live(dropped.request_id):
             failure = ("invalid_value", "the engine could not read this request")
             self._send_error(dropped.client_index, dropped.request_id, failure)
 
     def _send_error(self, client_index: int, request_id: str, failure: tuple[str, str]) -> None:
-        outputs = self._no_rows(client_index)._replace(
-            request_ids=[request_id],
-            num_new_tokens=[0],
-            finish_reasons=[int(FinishReason.ERROR)],
-            stop_token_ids=[-1],
-            num_cached_tokens=[0],
-            errors=[(0, *failure)],
-        )
-        self._send(client_index, outputs)
+        self._send(client_index, failed_rows(self._no_rows(client_index), [request_id], failure))
 
     def _no_rows(self, client_index: int) -> EngineCoreOutputs:
         return EngineCoreOutputs(
@@ -186,4 +189,18 @@ class EngineCoreProc:
         )
 
     def _send(self, client_index: int, outputs: EngineCoreOutputs) -> None:
-        self.outboxes[client_index].put(outputs._replace(engine_index=self._address.engine_index))
+        outbox = self.outboxes[client_index]
+        if outbox.qsize() >= MAX_OUTBOX_MESSAGES:
+            self._cut_off(client_index)
+        outbox.put(outputs._replace(engine_index=self._address.engine_index))
+
+    def _cut_off(self, client_index: int) -> None:
+        """End all that a client runs who does not read, in the place of what waits for it; nobody else waits."""
+        outbox, live_ids = self.outboxes[client_index], self._core.live_ids(client_index)
+        unread = drain(outbox)
+        _logger.warning("client %d left %d messages unread: its requests end", client_index, len(unread))
+        self._recorder.record(FrameDropped("engine_output", "unread", time.monotonic_ns()))
+        for outputs in last_words(unread, live_ids, self._no_rows(client_index), MAX_OUTBOX_MESSAGES // 2):
+            outbox.put(outputs)
+        abort = AbortRequests(client_index, self._address.generation, live_ids, int(FinishReason.ABORT))
+        self._core.abort_requests(abort)

@@ -22,11 +22,15 @@ Reason = Literal[
     "forbidden",
     "timeout",
     "overloaded",
+    "too_many_queued_tokens",
+    "under_pressure",
     "shutting_down",
     "engine_dead",
     "not_ready",
+    "restarting",
     "stalled",
     "invalid_logits",
+    "poison_request",
     "internal_error",
 ]
 """The closed set of words an error reply carries in `reason`."""
@@ -67,3 +71,11 @@ class RequestFailedError(VllmObsError):
     def __init__(self, message: str, reason: Reason = "internal_error") -> None:
         super().__init__(message)
         self.reason: Reason = reason
+
+
+class OverloadedError(RequestFailedError):
+    """There is no room for this request now; there may be in so many seconds."""
+
+    def __init__(self, message: str, reason: Reason, retry_after_seconds: int) -> None:
+        super().__init__(message, reason)
+        self.retry_after_seconds = retry_after_seconds

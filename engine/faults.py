@@ -1,8 +1,9 @@
 """Test hooks: `maybe_fault("site")` does what VLLM_OBS_TEST_FAULTS asks for there, and nothing otherwise.
 
 The variable holds comma-separated `site=action` pairs; an action is `raise`, `exit:CODE`, `kill`, `hang`,
-`delay:SECONDS` or `raise:REQUEST_ID` (only where the site passes that id). It is read once, at import, and
-only when VLLM_OBS_TEST_HOOKS=1 too: without both, a site costs one truth test of an empty dictionary.
+`delay:SECONDS` or `raise:REQUEST_ID` (only where the site passes that id); an argument may end in `@REQUEST_ID`
+with the same meaning (`exit:3@poison`, `kill:@poison`). It is read once, at import, and only when
+VLLM_OBS_TEST_HOOKS=1 too: without both, a site costs one truth test of an empty dictionary.
 """
 
 import os
@@ -35,6 +36,9 @@ def maybe_fault(site: str, request_id: str = "") -> None:
 
 
 def _act(site: str, verb: str, argument: str, request_id: str) -> None:
+    argument, _, wanted = argument.partition("@")
+    if wanted not in request_id:
+        return
     if verb == "raise" and (not argument or argument in request_id):
         raise InjectedFaultError(f"planted at {site}")
     if verb == "exit":

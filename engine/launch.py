@@ -1,5 +1,6 @@
 """Starting an EngineCore process, and the link to it: its child handle and the two sockets that reach it."""
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -13,12 +14,14 @@ from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS, Child, spawn
 from vllm_obs.engine.child_pipe import READY
 from vllm_obs.engine.codec import read_fields
 from vllm_obs.engine.codec_arrays import ArrayReader, Buffer
-from vllm_obs.engine.codec_plain import WireError
+from vllm_obs.engine.codec_plain import DropReason, WireError
 from vllm_obs.engine.config import VllmConfig, to_wire
+from vllm_obs.engine.descendants import Descendants
 from vllm_obs.engine.errors import EngineDeadError, StartupError, VllmObsError
 from vllm_obs.engine.messages import EngineCoreOutputs, EngineFacts
 from vllm_obs.engine.run_dir import RunDirectory
-from vllm_obs.engine.sockets import bind, make_socket, receive_frames, send_frames, socket_endpoint
+from vllm_obs.engine.socket_door import SocketDoor
+from vllm_obs.engine.sockets import make_socket, receive_frames, send_frames, socket_endpoint
 from vllm_obs.engine.wire import HELLO, Hello, decode_as, decode_outputs
 from vllm_obs.telemetry.recorder import Recorder
 from vllm_obs.telemetry.records import FrameDropped, ProcessExited
@@ -26,6 +29,8 @@ from vllm_obs.telemetry.records import FrameDropped, ProcessExited
 ENGINE_MODULE = "vllm_obs.engine.process"
 READY_TIMEOUT_SECONDS = 600.0
 READY_POLL_SECONDS = 0.01
+
+_logger = logging.getLogger(__name__)
 
 
 def engine_identity(engine_index: int, generation: int) -> bytes:
@@ -44,49 +49,76 @@ class EngineLink:
         self.client_index = 0
         self.num_dropped: Counter[str] = Counter()
         self._has_said_hello = False
-        self._has_outputs = False
+        self._doors: list[SocketDoor] = []
         self._is_stopped = False
         self._recorder = recorder
+        self._module = module
+        self._below = Descendants([])
         self._identity = engine_identity(0, config.generation)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._requests = make_socket(self._context, zmq.ROUTER)
         self.outputs = make_socket(self._context, zmq.PULL)
-        self._outputs_monitor = self.outputs.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         try:
-            self.child = self._start(module)
+            self.child = self._start()
         except BaseException:
             self._close_sockets()
             raise
 
-    def _start(self, module: str) -> Child:
+    def _start(self) -> Child:
         names = [f"{kind}{self.client_index}-{self.config.generation}" for kind in ("in", "out")]
         endpoints = self._endpoints = [socket_endpoint(self.config.run_dir, name) for name in names]
-        for socket, endpoint in zip((self._requests, self.outputs), endpoints, strict=True):
-            bind(socket, endpoint)
         configuration = {"config": to_wire(self.config), "engine_index": 0, "clients": [endpoints]}
-        return spawn(module, "EngineCore_DP0", configuration)
+        child = spawn(self._module, "EngineCore_DP0", configuration)
+        try:  # the child tries again until its sockets are there
+            for socket, endpoint in zip((self._requests, self.outputs), endpoints, strict=True):
+                self._doors.append(SocketDoor(socket, endpoint, child.pid))
+        except BaseException:
+            child.stop(0)
+            raise
+        return child
 
     def try_ready(self) -> EngineFacts | None:
         """The engine's facts once it can be sent to, None before. ConfigError or StartupError when it ended."""
         self._has_said_hello = self._has_said_hello or self._take_hello()
-        self._has_outputs = self._has_outputs or bool(self._outputs_monitor.poll(0))
+        self._watch_doors()
         try:
             payload = self.child.message(READY)
-            if payload is None or not self._has_said_hello or not self._has_outputs:
+            if payload is None or not self._has_said_hello or not all(door.has_peer for door in self._doors):
                 self.child.require_life()  # one that ended after READY says nothing any more
                 return None
         except VllmObsError:
             self.record_exit()
             raise
         self._take_names_away()
+        self._below = Descendants.of(self.child.pid)
         facts: EngineFacts = read_fields(EngineFacts, payload, ArrayReader([]))
         return facts
 
+    def _watch_doors(self) -> None:
+        """Count who wanted to be taken for the engine."""
+        num_strangers = sum(door.look() for door in self._doors)
+        if num_strangers and not self.num_dropped["stranger"]:
+            _logger.warning("another process than the engine tried to connect to its sockets")
+        for _ in range(num_strangers):
+            self.drop("stranger")
+
     def _take_names_away(self) -> None:
         """Remove the sockets' files: both ends are connected, and a killed owner could not do it later."""
-        self.outputs.disable_monitor()
+        for door in self._doors:
+            door.stop_watching()
         for endpoint in self._endpoints:
             Path(endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+
+    def successor(self) -> "EngineLink":
+        """Start the engine that takes this one's place: the next generation, in the caller's run directory."""
+        assert self._run_directory is None
+        config = replace(self.config, generation=self.config.generation + 1)
+        return EngineLink(config, self._recorder, self._module)
+
+    @property
+    def has_left_nothing(self) -> bool:
+        """Whether the engine and every process it had when it was ready have ended."""
+        return self.child.exit_cause is not None and self._below.are_gone
 
     @property
     def dead_cause(self) -> str | None:
@@ -126,9 +158,12 @@ class EngineLink:
         if outputs.generation != self.config.generation:
             self.drop("generation")
             return None
+        if (outputs.client_index, outputs.engine_index) != (self.client_index, 0):
+            self.drop("client")
+            return None
         return outputs
 
-    def drop(self, reason: str) -> None:
+    def drop(self, reason: DropReason) -> None:
         """Count a message that was not taken."""
         self.num_dropped[reason] += 1
         self._recorder.record(FrameDropped("client_outputs", reason, time.monotonic_ns()))
@@ -147,6 +182,8 @@ class EngineLink:
         """End the engine within that time (then SIGKILL) and take the sockets away. Idempotent."""
         self._is_stopped = self._is_stopped or self.child.exit_cause is None
         self.child.stop(timeout_seconds)
+        self._below.kill()
+        self._below.close()
         self._close_sockets()
 
     def _close_sockets(self) -> None:

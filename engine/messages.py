@@ -153,6 +153,8 @@ class EngineCoreOutputs(NamedTuple):
     taken, when it was first scheduled; monotonic ns) for each sequence's first row after that. `detours` holds
     (row, Detours) where a sequence was held up since its row before; a detour that lasts is told when it ends.
     `pooled` holds (row, float32 vector of the model's width) for the endings of those that asked for one.
+    `scheduled_ids` were scheduled for the first time and have no row yet, since their prompts take several steps;
+    they are told where the queue has a bound.
     """
 
     client_index: int
@@ -175,6 +177,7 @@ class EngineCoreOutputs(NamedTuple):
     sampled_at: int
     sent_at: int
     pooled: list[tuple[int, Float32Array]] = []  # noqa: RUF012 - no message is changed once made
+    scheduled_ids: list[str] = []  # noqa: RUF012
 
 
 class EngineFacts(NamedTuple):

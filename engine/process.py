@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
+from functools import partial
 
 from vllm_obs.engine.child import unbidden_ends
 from vllm_obs.engine.child_main import Owner, guarded, run_child
@@ -21,7 +22,7 @@ from vllm_obs.engine.executor.factory import make_executor
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.launch import engine_settings
 from vllm_obs.engine.log_file import log_to_file
-from vllm_obs.engine.messages import EngineFacts, RequestType
+from vllm_obs.engine.messages import AbortRequests, EngineFacts, FinishReason, RequestType
 from vllm_obs.engine.structured.grammar_book import GrammarBook
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.flight_recorder import ENGINE_RING_BYTES
@@ -114,9 +115,13 @@ def _ends_recorded(recorder: ProcessRecorder) -> Iterator[None]:
 def _start_threads(owner: Owner, address: CoreAddress, inbox: Inbox, loop: EngineCoreProc) -> None:
     bodies = {"engine input": CoreInput(address, inbox).run}
     for index, ((_, endpoint), outbox) in enumerate(zip(address.clients, loop.outboxes, strict=True)):
-        bodies[f"engine output {index}"] = CoreOutput(endpoint, outbox).run
+        bodies[f"engine output {index}"] = CoreOutput(endpoint, outbox, partial(_end, address, inbox, index)).run
     for name, body in bodies.items():
         threading.Thread(target=guarded(owner, name, body), name=name, daemon=True).start()
+
+
+def _end(address: CoreAddress, inbox: Inbox, client_index: int, request_ids: list[str]) -> None:
+    inbox.put(AbortRequests(client_index, address.generation, request_ids, int(FinishReason.ERROR)))
 
 
 def _complete(facts: EngineFacts, address: CoreAddress, start_seconds: float) -> EngineFacts:

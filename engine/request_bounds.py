@@ -69,6 +69,7 @@ class RequestBounds:
             raise RequestError(f"request_id has {len(request.request_id)} characters; 1 to {MAX_ID_CHARS} may be.")
         self._check_prompt(request)
         _require_integer("priority", request.priority, -(2**31), 2**31 - 1)
+        _require_integer("submitted_at", request.submitted_at, 0, 2**63 - 1)
         if request.cache_salt is not None and not 0 < len(request.cache_salt) <= MAX_SALT_CHARS:
             raise RequestError(
                 f"cache_salt has {len(request.cache_salt)} characters; 1 to {MAX_SALT_CHARS} may be.", "cache_salt"

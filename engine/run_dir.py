@@ -73,7 +73,7 @@ def prune_dead_runs(base: Path) -> None:
     incidents those are kept (incident_archive.py). A run is dead when it is ours and nobody holds its lock.
     Whatever else lies in `base` is left alone.
     """
-    runs = [path for path in base.iterdir() if _RUN_NAME.fullmatch(path.name) and _is_ours(path)]
+    runs = [path for path in base.iterdir() if _RUN_NAME.fullmatch(path.name) and is_ours(path)]
     dead = [path for path in sorted(runs, key=age_order, reverse=True) if not _is_locked(path)]
     whole = [path for path in dead if not is_stripped(path)]
     kept, older = whole[:NUM_DEAD_RUNS_KEPT], whole[NUM_DEAD_RUNS_KEPT:]
@@ -122,15 +122,25 @@ def _make_private(base: Path) -> None:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot make the directory {base} for runs: {error.strerror}") from None
-    if not _is_ours(base):
+    if not is_ours(base):
         raise ConfigError(f"{base} is not a directory of this user; set VLLM_OBS_RUN_DIR to one that is")
-    if stat.S_IMODE(base.stat().st_mode) & 0o022:
+    if _can_be_written_by_others(base):
         raise ConfigError(f"{base} can be written by other users; set VLLM_OBS_RUN_DIR to one that cannot")
 
 
-def _is_ours(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
+    """Whether it is a directory (and no link to one) of this user."""
     found = path.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+def is_ours_alone(path: Path) -> bool:
+    """Whether it is a directory of this user in which nobody else can put anything."""
+    return is_ours(path) and not _can_be_written_by_others(path)
+
+
+def _can_be_written_by_others(path: Path) -> bool:
+    return bool(stat.S_IMODE(path.lstat().st_mode) & 0o022)
 
 
 def _is_locked(run: Path) -> bool:

@@ -16,6 +16,8 @@ MAX_N = 16_384
 INT64_MAX = 2**63 - 1
 GREEDY_BELOW = 1e-5
 MAX_LOGIT_BIAS = 100.0
+MAX_REPETITION = 1e6
+"""A repetition penalty beyond it, or its inverse, has the same effect, and leaves float32 logits finite."""
 NO_GENERATION = "This model does not generate text; it makes embeddings, scores and rankings."
 NO_POOLING = "This model does not make embeddings."
 
@@ -284,7 +286,7 @@ def to_spec(params: SamplingParams, max_tokens: int, eos_token_ids: tuple[int, .
         top_p=1.0 if greedy else float(params.top_p),
         top_k=0 if greedy else max(params.top_k, 0),
         min_p=0.0 if greedy else float(params.min_p),
-        repetition_penalty=float(params.repetition_penalty),
+        repetition_penalty=min(MAX_REPETITION, max(1 / MAX_REPETITION, float(params.repetition_penalty))),
         presence_penalty=float(params.presence_penalty),
         frequency_penalty=float(params.frequency_penalty),
         max_tokens=max_tokens,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.kv_cache import BlockEvents, KVCacheManager
 from vllm_obs.engine.messages import EngineCoreRequest, FinishReason, SchedulerStats
 from vllm_obs.engine.pause_state import PauseState
@@ -154,6 +155,7 @@ class Scheduler:
             if number is None or request.grammar is None or request.finish_reason != NOT_ENDED:
                 continue
             try:
+                maybe_fault("grammar_accept", request.request_id)
                 request.grammar.accept(update.token_ids[number])
             except Exception as error:
                 self._state.fail_on(request, error)

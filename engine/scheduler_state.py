@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import ConfigError, RequestError, RequestFailedError
+from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.kv_cache import KVCacheManager
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.pause_state import PauseState
@@ -115,6 +116,7 @@ class SchedulerState:
         """Queue those whose grammars have been compiled; those that have none after all end."""
         for request in [request for request in self.unready.values() if _grammar_of(request).is_ready]:
             try:
+                maybe_fault("grammar", request.request_id)
                 _grammar_of(request).begin()
             except Exception as error:
                 self.fail_on(request, error)

@@ -58,8 +58,10 @@ def socket_endpoint(run_dir: str, name: str) -> str:
     return f"ipc://{path}"
 
 
-def bind(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
-    """Bind, or ConfigError with the system's reason."""
+def bind(socket: "zmq.Socket[bytes]", endpoint: str, peer_pid: int | None = None) -> None:
+    """Bind, or ConfigError with the system's reason. Only `peer_pid`, if given, gets in (Unix-domain sockets)."""
+    if peer_pid is not None:
+        socket.set(zmq.IPC_FILTER_PID, peer_pid)
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:

@@ -73,6 +73,8 @@ class FrameEncoder:
             self._packer.reset()
             raise WireError("type", str(error)) from None
         _check_payload(len(payload), max_payload)
+        for buffer in self._writer.buffers:
+            _check_buffer(len(buffer))
         return [_TYPE_FRAMES[code], payload, *self._writer.buffers]
 
     def _replace(self, value: Any) -> Any:
@@ -140,6 +142,12 @@ def open_frames(
 def _check_payload(num_bytes: int, limit: int) -> None:
     if num_bytes > limit:
         raise WireError("size", f"a payload of {num_bytes} bytes; the limit is {limit}")
+
+
+def _check_buffer(num_bytes: int) -> None:
+    """A peer that got more would close the connection, which nobody could open again."""
+    if num_bytes > MAX_FRAME_BYTES:
+        raise WireError("size", f"an array of {num_bytes} bytes; the limit is {MAX_FRAME_BYTES}")
 
 
 def close_frames(message: Any, arrays: ArrayReader) -> Any:

@@ -1,8 +1,14 @@
 """What must hold between the fields of a decoded message: parallel columns, shapes, rows that exist."""
 
+from typing import get_args
+
 from vllm_obs.engine.codec_plain import WireError
-from vllm_obs.engine.messages import EngineCoreOutputs, EngineCoreRequest, Logprobs
+from vllm_obs.engine.errors import Reason
+from vllm_obs.engine.messages import EngineCoreOutputs, EngineCoreRequest, FinishReason, Logprobs
 from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
+
+_ENDINGS = frozenset((-1, *map(int, FinishReason)))
+_REASONS: frozenset[str] = frozenset(get_args(Reason))
 
 
 def check_request(request: EngineCoreRequest) -> None:
@@ -22,6 +28,8 @@ def check_outputs(outputs: EngineCoreOutputs) -> None:
     _require(all(len(column) == num_rows for column in columns), "columns of different lengths")
     _require(outputs.new_token_ids.ndim == 1, "new tokens have one dimension")
     _require(not num_rows or min(outputs.num_new_tokens) >= 0, "a negative number of tokens")
+    _require(_ENDINGS.issuperset(outputs.finish_reasons), "an ending that is not known")
+    _require(_REASONS.issuperset(reason for _, reason, _ in outputs.errors), "an error that is not known")
     _require(sum(outputs.num_new_tokens) == len(outputs.new_token_ids), "tokens and their counts disagree")
     pairs = outputs.logprobs + outputs.prompt_logprobs
     rows = [row for row, _ in [*pairs, *outputs.detours]]
@@ -52,6 +60,7 @@ def check_plan(plan: StepPlan) -> None:
 def check_answer(answer: ModelRunnerOutput) -> None:
     """WireError unless every sampled row has one token."""
     _require(len(answer.request_ids) == len(answer.token_ids), "columns of different lengths")
+    _require(_REASONS.issuperset(reason for _, reason, _ in answer.failed), "an error that is not known")
     for _, logprobs in answer.logprobs + answer.prompt_logprobs:
         check_logprobs(logprobs)
     _require(all(vector.ndim == 1 for _, vector in answer.pooled), "a pooled vector has one dimension")

@@ -53,11 +53,15 @@ _RATE = Row(
             "Errors",
             Says(
                 "What fails, and where?",
-                "errors a second by where they showed and their kind; refusals of bad requests are in it.",
+                "errors a second by where they showed and their kind; refusals of bad requests are in it. "
+                "Messages between processes that were dropped are there by why.",
                 "nothing but clients' mistakes (invalid_…). step, internal_error and stalled are the server's.",
                 "Processes and telemetry: Incidents by cause",
             ),
-            (Query(total(rate(server("vllm_obs_errors_total")), "where", "type"), "{{where}}: {{type}}"),),
+            (
+                Query(total(rate(server("vllm_obs_errors_total")), "where", "type"), "{{where}}: {{type}}"),
+                Query(total(rate(server("vllm_obs_bad_frames_total")), "reason"), "dropped message: {{reason}}"),
+            ),
             unit="reqps",
             page="requests",
         ),

@@ -29,11 +29,17 @@ _WRONG = Row(
             "Incidents by cause",
             Says(
                 "What went wrong?",
-                "incidents that were written down in the time that is shown, by their first cause.",
+                "incidents that were written down in the time that is shown, by their first cause, and how often "
+                "an engine was started in the place of one that had died.",
                 "all 0. The inspector's page has the folder of each.",
                 "Processes and telemetry: Restarts",
             ),
-            (Query(total(increase(server("vllm_obs_incidents_total"), "$__range"), "cause"), "{{cause}}", True),),
+            (
+                Query(total(increase(server("vllm_obs_incidents_total"), "$__range"), "cause"), "{{cause}}", True),
+                Query(
+                    total(increase(server("vllm_obs_engine_restarts_total"), "$__range")), "engine restarts", True
+                ),
+            ),
             Kind.BARS,
             unit="none",
             levels=Levels(0.5, 0.5),

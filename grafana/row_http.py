@@ -5,6 +5,7 @@ from vllm_obs.grafana.colours import STATUSES
 from vllm_obs.grafana.panel import Panel, Query, Says
 from vllm_obs.grafana.promql import (
     PERCENTILE,
+    highest,
     mean,
     quantile,
     rate,
@@ -102,6 +103,18 @@ HTTP = Row(
                 "Processes and telemetry: Event loop lag",
             ),
             (Query(total(server("vllm_obs_queue_depth"), "queue"), "{{queue}}"),),
+            page="processes",
+        ),
+        Panel(
+            "Pressure",
+            Says(
+                "How near is a server to refusing requests?",
+                "the pressure of the API server that has most, under its worst source; 0 under the others.",
+                "below 0.8. From there on requests with several sequences are refused, from 0.9 those of low "
+                "priority too, at 1 all.",
+                "Requests: Queues on the way",
+            ),
+            (Query(highest(server("vllm_obs_pressure"), "source"), "{{source}}"),),
             page="processes",
         ),
     ),

@@ -26,14 +26,27 @@ def split_named(line: str) -> tuple[str, str]:
     return name, key
 
 
+class AccountLabels:
+    """Gives one key after the other its account, MAX_ACCOUNTS in all: its name, else key- and its number.
+
+    Keys may share a name. No number is given twice, so that one which comes later is nobody else's.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._num_keys = 0
+
+    def next(self, name: str) -> str:
+        """The account of the next key; its name is empty where it has none."""
+        self._num_keys += 1
+        label = name or f"key-{self._num_keys}"
+        if label not in self._known and len(self._known) >= MAX_ACCOUNTS:
+            return OTHER
+        self._known.add(label)
+        return label
+
+
 def account_labels(names: Sequence[str]) -> tuple[str, ...]:
-    """The account of each key in the order given: its name, else key- and its place. Keys may share a name."""
-    labels: list[str] = []
-    known: set[str] = set()
-    for place, name in enumerate(names, 1):
-        label = name or f"key-{place}"
-        if label not in known and len(known) >= MAX_ACCOUNTS:
-            label = OTHER
-        known.add(label)
-        labels.append(label)
-    return tuple(labels)
+    """The account of each key in the order given, which begins with number 1."""
+    labels = AccountLabels()
+    return tuple(map(labels.next, names))

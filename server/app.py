@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from vllm_obs import __version__
+from vllm_obs.server.access_log import show_routes_only
 from vllm_obs.server.admission import Admission
 from vllm_obs.server.anthropic_paths import envelope_of
 from vllm_obs.server.auth import Authentication
@@ -51,7 +52,7 @@ def build_app(api: ApiServer) -> FastAPI:
                 CrossOrigin, allowed_origins=server.allowed_origins, allow_credentials=server.allow_credentials
             ),
             Middleware(ErrorBoundary),
-            Middleware(Authentication, api_keys=server.api_keys, accounts=server.accounts),
+            Middleware(Authentication, keys=api.keys),
             Middleware(Admission, api=api),
         ],
         exception_handlers={HTTPException: _refuse},
@@ -66,6 +67,7 @@ def build_app(api: ApiServer) -> FastAPI:
         app.include_router(router)
         routes += router.routes
     install_openapi(app)
+    show_routes_only(routes, server.root_path)
     return app
 
 

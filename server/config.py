@@ -18,6 +18,7 @@ class Limits:
     max_body_bytes: int = 32 * MIB
     max_head_bytes: int = 64 * KIB
     max_num_headers: int = 200
+    max_num_connections: int = 8192
     max_url_bytes: int = 16 * KIB
     head_timeout_seconds: float = 10.0
     body_timeout_seconds: float = 30.0
@@ -34,17 +35,19 @@ class Limits:
 class ServerConfig:
     """The flags of the HTTP side, under the names of the command line.
 
-    `api_key_names` are parallel to `api_keys`, or empty; a name is empty where a key has none. `slo` is what is
+    `api_key_names` are parallel to `api_keys`, or empty; a name is empty where a key has none. The first
+    `num_given_keys` stay, the others come from `api_key_file` and change with it. `slo` is what is
     promised of each sequence, in the words of its flag. `host` None is every interface. `uds` is the path of the
     Unix socket that replaces host and port.
     `inspect_port` None is one near the API's. `trace_sample_rate` None leaves it to the environment, and else
     traces all that callers have not decided on. An engine with work that does not move for `stall_timeout`
-    seconds makes the server not ready. `tool_call_parser` names what reads the calls that a model makes by itself,
+    seconds makes the server not ready. `engine_restarts` is how often within a minute another engine is started in
+    the place of one that died. `tool_call_parser` names what reads the calls that a model makes by itself,
     where `enable_auto_tool_choice` lets it. `chat_template_content_format` is auto, string or openai: how the
     template is given a content. `max_log_len` bounds what a line of the log quotes of a request, which here is no
     prompt. With `ssl_certfile` the port speaks TLS; `ssl_cert_reqs` is Python's: 0, 1 or 2 for a client that
     must not, may or has to show a certificate. `shutdown_timeout` is how long running requests may go on after
-    SIGTERM, in seconds.
+    SIGTERM, in seconds; `request_timeout` how long each may take at all, None for ever.
     """
 
     host: str | None = None
@@ -52,11 +55,14 @@ class ServerConfig:
     uds: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     api_key_names: tuple[str, ...] = ()
+    api_key_file: str | None = None
+    num_given_keys: int = 0
     root_path: str = ""
     uvicorn_log_level: str = "info"
     disable_uvicorn_access_log: bool = False
     disable_fastapi_docs: bool = False
     shutdown_timeout: float = 30.0
+    request_timeout: float | None = None
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False
     omit_empty_fields: bool = False
@@ -72,6 +78,7 @@ class ServerConfig:
     enable_mfu_metrics: bool = False
     show_hidden_metrics_for_version: str | None = None
     stall_timeout: float = 10.0
+    engine_restarts: int = 3
     slo: str = ""
     enable_auto_tool_choice: bool = False
     tool_call_parser: str | None = None
@@ -90,9 +97,14 @@ class ServerConfig:
     profiler_config: ProfilerConfig = CLOSED
 
     @property
+    def names_by_key(self) -> dict[str, str]:
+        """The keys that the server starts with, and their names."""
+        return dict(zip(self.api_keys, self.api_key_names or [""] * len(self.api_keys), strict=True))
+
+    @property
     def accounts(self) -> tuple[str, ...]:
         """The label of each key, which requests that carry it are charged to."""
-        return account_labels(self.api_key_names or [""] * len(self.api_keys))
+        return account_labels(list(self.names_by_key.values()))
 
     @property
     def scheme(self) -> str:

@@ -39,10 +39,12 @@ class Texts:
 async def embed(http: Request, api: ApiServer, request: PoolingRequest, texts: Texts) -> Embedded:
     """A vector of each text; ApiError where one cannot be had, ClientGoneError when nobody waits any more."""
     _check_total(texts)
+    call = _call(http, api, request)
+    call.ask(len(texts.prompts))
     params = pooling_params(api.config.model.pooling.kind, request.truncate_prompt_tokens)
     try:
         prompts = await _prompts(api, request, texts)
-        generation = await Generation.submit(api, _call(http, api, request), prompts, params)
+        generation = await Generation.submit(api, call, prompts, params)
     except RequestError as error:
         param = texts.param if error.param == "prompt" else error.param
         raise ApiError(str(error), error.reason, param=param) from error
@@ -92,5 +94,8 @@ def _call(http: Request, api: ApiServer, request: PoolingRequest) -> Call:
         rendered_at=now,
         priority=request.priority,
         cache_salt=request.cache_salt,
+        cache_owner=state.get("cache_owner", ""),
         stream=False,
+        deadline=state.get("deadline"),
+        entry=state.get("entry"),
     )

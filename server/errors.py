@@ -4,7 +4,8 @@ from typing import Any
 
 import orjson
 
-from vllm_obs.engine.errors import EngineDeadError, Reason, RequestError, RequestFailedError
+from vllm_obs.engine.errors import EngineDeadError, OverloadedError, Reason, RequestError, RequestFailedError
+from vllm_obs.server.engine_deaths import told_cause
 
 MAX_ECHO_CHARS = 64
 MAX_PARAM_CHARS = 128
@@ -21,14 +22,18 @@ STATUS_OF_REASON: dict[Reason, int] = {
     "forbidden": 403,
     "timeout": 504,
     "overloaded": 429,
+    "too_many_queued_tokens": 429,
+    "under_pressure": 429,
     "shutting_down": 503,
     "not_ready": 503,
+    "restarting": 503,
     "stalled": 503,
     "engine_dead": 500,
     "invalid_logits": 500,
     "internal_error": 500,
 }
-"""Reasons left out are a client's mistake that can never succeed: 400."""
+"""Reasons left out are 400: a client's mistake that can never succeed, or (`poison_request`) what must not be
+tried again, as clients do by themselves with a 500."""
 
 TYPE_OF_STATUS = {
     400: "BadRequestError",
@@ -48,7 +53,8 @@ TYPE_OF_STATUS = {
     504: "GatewayTimeoutError",
 }
 
-RETRY_AFTER_SECONDS = {429: "1", 503: "2"}
+RETRY_AFTER_SECONDS = {429: 1, 503: 2}
+"""Where nobody knows better."""
 
 
 class ApiError(Exception):
@@ -71,6 +77,7 @@ class ApiError(Exception):
         self.closes = closes or reason == "shutting_down"
         self.envelope: dict[str, str] = {}
         """What the body says beside its `error`, for clients that look for more."""
+        self.retry_after_seconds = RETRY_AFTER_SECONDS.get(self.status)
 
     def content(self) -> dict[str, Any]:
         """The `{"error": …}` object of this error."""
@@ -97,8 +104,8 @@ class ApiError(Exception):
     def headers(self) -> list[tuple[bytes, bytes]]:
         """What goes with the body, less the content length."""
         headers = [(b"content-type", b"application/json")]
-        if self.status in RETRY_AFTER_SECONDS:
-            headers.append((b"retry-after", RETRY_AFTER_SECONDS[self.status].encode()))
+        if self.retry_after_seconds is not None:
+            headers.append((b"retry-after", str(self.retry_after_seconds).encode()))
         if self.closes:
             headers.append((b"connection", b"close"))
         return headers
@@ -116,9 +123,13 @@ def as_api_error(error: Exception) -> ApiError | None:
     if isinstance(error, RequestError):
         return ApiError(str(error), error.reason, param=error.param)
     if isinstance(error, EngineDeadError):
-        return request_failed("engine_dead")
+        return request_failed("engine_dead", str(error))
+    if isinstance(error, OverloadedError):
+        overloaded = ApiError(str(error), error.reason)
+        overloaded.retry_after_seconds = error.retry_after_seconds
+        return overloaded
     if isinstance(error, RequestFailedError):
-        return request_failed(error.reason)
+        return request_failed(error.reason, str(error))
     return None
 
 
@@ -126,11 +137,19 @@ CAUSE_OF_REASON: dict[Reason, str] = {
     "engine_dead": "the engine stopped before the request was finished",
     "shutting_down": "the server shut down before the request was finished",
     "overloaded": "the engine cannot take more requests now",
+    "timeout": "the request was not finished within its timeout",
+    "poison_request": "the engine crashed on this request before; it is not run again for some minutes",
     "invalid_logits": "the model gave no usable probabilities for this request",
     "invalid_value": "the constraints on this request's tokens left none that could come next",
 }
 
 
-def request_failed(reason: Reason) -> ApiError:
-    """The engine gave this request up; what happened is in the log, under the request's id."""
-    return ApiError(CAUSE_OF_REASON.get(reason, "the request failed inside the engine"), reason)
+def request_failed(reason: Reason, cause: str = "") -> ApiError:
+    """The engine gave this request up; what happened is in the log, under the request's id.
+
+    Of its `cause` a client is told how a process ended, and nothing else.
+    """
+    message = CAUSE_OF_REASON.get(reason, "the request failed inside the engine")
+    if reason == "engine_dead" and (told := told_cause(cause)):
+        message = f"{message}: {told}"
+    return ApiError(message, reason)

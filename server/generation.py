@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 from starlette.types import Scope
 
+from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.engine.frontend.request_stream import RequestStream
 from vllm_obs.engine.sampling_params import SamplingParams
+from vllm_obs.server.cache_domain import cache_domain
+from vllm_obs.server.deadline import Deadline
+from vllm_obs.server.entry import Entry
 from vllm_obs.server.errors import ApiError, request_failed
 from vllm_obs.server.reply_metrics import Arrived
 from vllm_obs.server.schema_sampling import SamplingRequest
@@ -24,7 +28,10 @@ Numbered = tuple[int, SequenceDelta]
 
 @dataclass
 class Call:
-    """What an HTTP request brings to the engine beside prompts and parameters; moments are monotonic ns."""
+    """What an HTTP request brings to the engine beside prompts and parameters; moments are monotonic ns.
+
+    `entry` keeps its room in the queue; None where it is for no queue, or came by no gate.
+    """
 
     request_id: str
     label: str
@@ -37,13 +44,16 @@ class Call:
     rendered_at: int
     priority: int
     cache_salt: str | None
+    cache_owner: str
     stream: bool
+    deadline: Deadline | None = None
+    entry: Entry | None = None
 
     @classmethod
     def of(cls, scope: Scope, request: SamplingRequest, model: str) -> "Call":
         """The call of a request that has just been parsed, under the model name that its reply carries."""
         state, now = scope["state"], time.monotonic_ns()
-        return cls(
+        call = cls(
             request_id=state["request_id"],
             label=state["label"],
             account=state.get("account", ""),
@@ -55,15 +65,26 @@ class Call:
             rendered_at=now,
             priority=request.priority,
             cache_salt=request.cache_salt,
+            cache_owner=state.get("cache_owner", ""),
             stream=request.stream,
+            deadline=state.get("deadline"),
+            entry=state.get("entry"),
         )
+        call.ask(1)
+        return call
+
+    def ask(self, num_sequences: int) -> None:
+        """Keep room for so many sequences in all; ApiError or OverloadedError, both 429, where there is none."""
+        if self.entry is not None:
+            self.entry.ask(num_sequences, self.priority)
 
     def check_num_sequences(self, api: ApiServer, num_prompts: int, n: int) -> None:
-        """ApiError when prompts times n is more than one request may ask for."""
+        """ApiError when prompts times n is more than one request may ask for; `ask` for them otherwise."""
         limit = api.server.limits.max_sequences
         if n >= 1 and num_prompts * n > limit:
             message = f"{num_prompts} prompts times n={n} is over the limit of {limit} sequences a request"
             raise ApiError(message, "too_many_sequences", param="prompt" if num_prompts > limit else "n")
+        self.ask(num_prompts * n)
 
 
 class Generation:
@@ -74,14 +95,18 @@ class Generation:
         self._call = call
         self._n = num_sequences
         self._streams: list[RequestStream] = []
+        self._alarm: asyncio.TimerHandle | None = None
+        if call.deadline is not None:
+            self._alarm = asyncio.get_running_loop().call_later(call.deadline.left_seconds, self._expire)
 
     @classmethod
     async def submit(
         cls, api: ApiServer, call: Call, prompts: list[Prompt], params: SamplingParams
     ) -> "Generation":
-        """All prompts are accepted, or none runs: RequestError, or EngineDeadError."""
+        """All prompts are accepted, or none runs: RequestError, or EngineDeadError; ApiError 429 or 504."""
         generation = cls(api, call, params.n)
         try:
+            call.ask(len(prompts) * params.n)
             for index, prompt in enumerate(prompts):
                 await generation._submit_one(index, prompt, params, len(prompts))
                 await asyncio.sleep(0)  # a thousand prompts must not keep the loop from everybody else
@@ -95,12 +120,14 @@ class Generation:
 
     async def _submit_one(self, index: int, prompt: Prompt, params: SamplingParams, num_prompts: int) -> None:
         call = self._call
+        if call.deadline is not None and not call.deadline.left_seconds:
+            raise call.deadline.passed()
         stream = await self._api.engine.llm.submit(
             prompt,
             params,
             f"{call.request_id}-{index}",
             priority=call.priority,
-            cache_salt=call.cache_salt,
+            cache_salt=cache_domain(call.cache_owner, call.cache_salt),
             received_at=call.received_at,
             parsed_at=call.parsed_at,
             rendered_at=call.rendered_at,
@@ -112,14 +139,21 @@ class Generation:
             trace_parent=call.trace_parent,
             stream=call.stream,
             num_prompts=num_prompts,
+            deadline_at=call.deadline.at if call.deadline is not None else None,
+            place=call.entry.place if call.entry is not None else None,
         )
         self._streams.append(stream)
+
+    def _expire(self) -> None:
+        """The deadline has come: what still runs ends with an error, and what is not sent yet never is."""
+        for stream in self._streams:
+            stream.fail(RequestFailedError("The request's deadline has passed.", "timeout"))
 
     async def deltas(self) -> AsyncGenerator[Numbered, None]:
         """The deltas of all choices as they come; ApiError when a sequence fails. Reading slowly merges deltas."""
         if len(self._streams) == 1:
             async for delta in self._streams[0]:
-                yield delta.index, _checked(delta)
+                yield delta.index, self._checked(delta)
             return
         queue: asyncio.Queue[Numbered | Exception | None] = asyncio.Queue(maxsize=1)
         pumps = [asyncio.ensure_future(self._pump(index, queue)) for index in range(len(self._streams))]
@@ -132,7 +166,7 @@ class Generation:
                     case Exception() as error:
                         raise error
                     case number, delta:
-                        yield number, _checked(delta)
+                        yield number, self._checked(delta)
         finally:
             for pump in pumps:
                 pump.cancel()
@@ -156,6 +190,14 @@ class Generation:
                 choices[number] = delta
         return [choices[number] for number in sorted(choices)]
 
+    def _checked(self, delta: SequenceDelta) -> SequenceDelta:
+        if delta.finish_reason == "error":
+            error, deadline = delta.error, self._call.deadline
+            if error is not None and error.reason == "timeout" and deadline is not None:
+                raise deadline.passed()
+            raise request_failed("internal_error") if error is None else request_failed(error.reason, str(error))
+        return delta
+
     @property
     def arrived(self) -> Arrived:
         """When the request came, for its reply to tell."""
@@ -174,6 +216,8 @@ class Generation:
 
     async def aclose(self) -> None:
         """Abort what still runs."""
+        if self._alarm is not None:
+            self._alarm.cancel()
         for stream in self._streams:
             await stream.aclose()
 
@@ -185,9 +229,3 @@ def _summary(prompts: list[Prompt], params: SamplingParams, call: Call) -> str:
         f"{len(prompts)} prompt(s) of {lengths}, n={params.n}, max_tokens={params.max_tokens}, "
         f"temperature={params.temperature}, stream={call.stream}"
     )
-
-
-def _checked(delta: SequenceDelta) -> SequenceDelta:
-    if delta.finish_reason == "error":
-        raise request_failed(delta.error.reason if delta.error is not None else "internal_error")
-    return delta

@@ -1,4 +1,4 @@
-"""uvicorn, set up for this server: our protocol, no signals of its own, probes left out of its access log."""
+"""uvicorn, set up for this server: our protocol, no signals of its own."""
 
 import asyncio
 import contextlib
@@ -11,8 +11,8 @@ from starlette.types import ASGIApp
 
 from vllm_obs.engine.errors import StartupError
 from vllm_obs.server.config import Limits, ServerConfig
+from vllm_obs.server.connection_room import ConnectionRoom
 from vllm_obs.server.protocol import HttpProtocol, RefusedHead
-from vllm_obs.server.public_paths import PROBES
 
 CLOSE_SECONDS = 1
 """How long connections may take to close once no request is left."""
@@ -42,7 +42,6 @@ class HttpServer(uvicorn.Server):
         )
         super().__init__(config)
         self._is_stopping = asyncio.Event()
-        logging.getLogger("uvicorn.access").addFilter(_is_no_probe)
         logging.getLogger("uvicorn.error").addFilter(_is_no_chatter)
 
     async def start(self, sock: socket.socket) -> "asyncio.Task[None]":
@@ -89,14 +88,9 @@ def end_cause(serving: "asyncio.Task[None]") -> str:
 
 
 def _protocol(limits: Limits, on_refused: Callable[[RefusedHead], None]) -> type[HttpProtocol]:
-    own = {"limits": limits, "on_refused": staticmethod(on_refused)}
+    room: ConnectionRoom[HttpProtocol] = ConnectionRoom(limits.max_num_connections)
+    own = {"limits": limits, "on_refused": staticmethod(on_refused), "room": room}
     return type("LimitedHttpProtocol", (HttpProtocol,), own)
-
-
-def _is_no_probe(record: logging.LogRecord) -> bool:
-    """uvicorn's access record holds the path as its third argument."""
-    arguments = record.args
-    return not (isinstance(arguments, tuple) and len(arguments) > 2 and arguments[2] in PROBES)
 
 
 def _is_no_chatter(record: logging.LogRecord) -> bool:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -24,12 +25,16 @@ from vllm_obs.engine.startup_phases import StartupPhases
 from vllm_obs.server.app import build_app
 from vllm_obs.server.banner import address, port_of, ready_lines
 from vllm_obs.server.config import MAX_DETAIL_LEVEL, ServerConfig
+from vllm_obs.server.engine_supervisor import EngineSupervisor
 from vllm_obs.server.http_server import HttpServer, end_cause
+from vllm_obs.server.key_watch import KeyWatch
 from vllm_obs.server.loop_watch import LoopWatch
 from vllm_obs.server.observer import Observer, Order, TelemetryOrder
 from vllm_obs.server.observer_settings import inspect_port
 from vllm_obs.server.progress_watch import ProgressWatch
 from vllm_obs.server.request_record import record_refused
+from vllm_obs.server.service_notify import ServiceNotify
+from vllm_obs.server.service_watch import ServiceWatch
 from vllm_obs.server.signals import StopSignals
 from vllm_obs.server.state import ApiServer, Engine
 from vllm_obs.telemetry.activity import Activity
@@ -67,11 +72,11 @@ class Lifecycle:
         observer: Observer | None = None,
     ) -> None:
         self._api = ApiServer(config, server, recorder)
-        self._client = client
+        self._supervisor = EngineSupervisor(self._api, client, recorder)
         self._recorder = recorder
         self._observer = observer
-        self._llm: AsyncLLM | None = None
         self._progress: ProgressWatch | None = None
+        self._last_words = ""
 
     def run(self, sock: socket.socket, started_at: int, phases: StartupPhases | None = None) -> int:
         """Serve until told to stop; the exit code. ConfigError or StartupError when the engine cannot start."""
@@ -83,17 +88,24 @@ class Lifecycle:
         self._signals = StopSignals()
         self._signals.install()
         watch = LoopWatch(self._api)
+        service = ServiceNotify.of(os.environ)
+        manager, keys = ServiceWatch(self._api, service), KeyWatch(self._api.keys, self._api.server, service)
+        keys.start()
         try:
             code = await self._serve(sock, started_at)
         finally:
             await self._api.profiles.close()
             await self._end_engine()
             watch.stop()
+            keys.stop()
+            manager.stop()
             if self._progress is not None:
                 self._progress.stop()
             if self._observer is not None:
                 await self._observer.stop(at_once=self._signals.second.is_set())
             self._signals.remove()
+        if self._last_words:  # said before, but others may have said something since
+            print("vllm-obs:", *self._last_words.split(), file=sys.stderr, flush=True)
         return EXIT_CUT_OFF if code == EXIT_DRAINED and self._signals.second.is_set() else code
 
     async def _serve(self, sock: socket.socket, started_at: int) -> int:
@@ -107,8 +119,8 @@ class Lifecycle:
                 return EXIT_DRAINED
             self._open(engine)
             print("\n".join(ready_lines(self._api, engine.facts, sock, started_at)), flush=True)
-            cause = await self._unless_signalled(_wait_broken(engine.llm, serving))
-            return await (self._drain(engine.llm) if cause is None else self._bury(cause))
+            cause = await self._unless_signalled(self._wait_broken(serving))
+            return await (self._drain(self._api.engine.llm) if cause is None else self._bury(cause))
         finally:
             self._recorder.doing(Activity.STOPPING)
             self._http.stop(at_once=self._signals.second.is_set())
@@ -127,7 +139,7 @@ class Lifecycle:
 
         async def send() -> None:
             with contextlib.suppress(VllmObsError):
-                await self._client.abort_requests((), FinishReason.ABORT)
+                await self._supervisor.client.abort_requests((), FinishReason.ABORT)
 
         self._nudging = asyncio.ensure_future(send())
 
@@ -179,19 +191,29 @@ class Lifecycle:
         memory.skip()
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model)
         chat_template = load_chat_template(config.model, tokenizer)
-        llm = AsyncLLM(config, self._client, tokenizer, self._recorder)
+        client = self._supervisor.client
+        llm = AsyncLLM(config, client, tokenizer, self._recorder)
         await llm.prepare_grammars(GRAMMARS_SECONDS)
         self._phases.end("load tokenizer")
         memory.added("load tokenizer", "tokenizer")
         memory.placed("load tokenizer", {})  # what comes now is waiting
-        facts = await self._client.ready(self._api.server.startup_timeout)
-        self._llm = llm
+        facts = await client.ready(self._api.server.startup_timeout)
         llm.start()
         self._phases.end("wait for engine")
         return Engine(llm, tokenizer, chat_template, facts)
 
+    async def _wait_broken(self, serving: "asyncio.Task[None]") -> str:
+        """The cause, once the engine cannot be kept alive or the HTTP server has ended that nobody told to."""
+        kept = asyncio.ensure_future(self._supervisor.keep())
+        try:
+            await asyncio.wait({kept, serving}, return_when=asyncio.FIRST_COMPLETED)
+            return kept.result() if kept.done() else end_cause(serving)
+        finally:
+            kept.cancel()
+
     async def _bury(self, cause: str) -> int:
         """The streams of a dead engine have been told; wait until the words are out."""
+        self._last_words = cause
         logger.error("%s", cause)
         await self._wait_until(self._is_idle, LAST_WORDS_SECONDS)
         return EXIT_BROKEN
@@ -201,6 +223,9 @@ class Lifecycle:
         self._recorder.doing(Activity.STOPPING)
         timeout = self._api.server.shutdown_timeout
         self._api.drain()
+        if llm.dead_cause is not None:  # another was being started; who was cut off by the death has been told
+            await self._wait_until(self._is_idle, LAST_WORDS_SECONDS)
+            return EXIT_DRAINED if self._is_idle() else EXIT_CUT_OFF
         logger.info("shutting down: %d request(s) have %g s to finish", self._api.num_open, timeout)
         await self._wait_until(
             lambda: self._is_idle() or self._signals.second.is_set() or llm.dead_cause is not None, timeout
@@ -216,13 +241,12 @@ class Lifecycle:
 
     async def _end_engine(self) -> None:
         """Give the engine its time to end, unless somebody asks twice; the loop stays free to hear that."""
-        self._client.ask_to_stop()
-        await self._wait_until(
-            lambda: self._client.has_stopped or self._signals.second.is_set(), STOP_TIMEOUT_SECONDS
-        )
-        self._client.shutdown(timeout_seconds=0)
-        if self._llm is not None:
-            await self._llm.shutdown()
+        client = self._supervisor.client
+        client.ask_to_stop()
+        await self._wait_until(lambda: client.has_stopped or self._signals.second.is_set(), STOP_TIMEOUT_SECONDS)
+        client.shutdown(timeout_seconds=0)
+        if self._api.is_engine_there:
+            await self._api.engine.llm.shutdown()
 
     def _is_idle(self) -> bool:
         return self._api.num_open == 0
@@ -231,13 +255,3 @@ class Lifecycle:
         deadline = time.monotonic() + timeout_seconds
         while not is_over() and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-
-
-async def _wait_broken(llm: AsyncLLM, serving: "asyncio.Task[None]") -> str:
-    """Return the cause once the engine has died, or the HTTP server has ended that nobody told to."""
-    died = asyncio.ensure_future(llm.wait_dead())
-    try:
-        await asyncio.wait({died, serving}, return_when=asyncio.FIRST_COMPLETED)
-        return f"the engine died: {died.result()}" if died.done() else end_cause(serving)
-    finally:
-        died.cancel()

@@ -1,10 +1,12 @@
-"""LoopWatch: once a second, how late the event loop ran at worst, what waits in it, and the garbage collected."""
+"""LoopWatch: once a second, how late the event loop ran at worst, what waits in it, pressure and garbage."""
 
 import asyncio
 import gc
+import os
 import time
 
 from vllm_obs.server.state import ApiServer
+from vllm_obs.telemetry.memory_room import MemoryRoomReader
 from vllm_obs.telemetry.records import GarbageSampled, LoopSampled
 
 TICK_NS = 100_000_000
@@ -19,6 +21,7 @@ class LoopWatch:
         self._loop = asyncio.get_running_loop()
         self._num_ticks = 0
         self._max_lag_seconds = 0.0
+        self._memory = MemoryRoomReader()
         self._wait()
 
     def stop(self) -> None:
@@ -44,6 +47,7 @@ class LoopWatch:
         api, num_sequences, num_deltas = self._api, 0, 0
         if api.is_engine_there:
             num_sequences, num_deltas = api.engine.llm.num_in_flight, api.engine.llm.num_queued_deltas
+        self._look_at_pressure()
         api.recorder.record(
             LoopSampled(
                 client_index=api.client_index,
@@ -52,9 +56,19 @@ class LoopWatch:
                 num_open_http=api.num_open_http,
                 num_open_sequences=num_sequences,
                 num_queued_deltas=num_deltas,
+                pressure=api.pressure.value,
+                pressure_source=api.pressure.source,
             )
         )
         self._max_lag_seconds = 0.0
+
+    def _look_at_pressure(self) -> None:
+        api, memory = self._api, self._memory.read(os.getpid())
+        if not api.is_engine_there:
+            api.pressure.begin(memory)
+            return
+        queue = api.engine.llm.queue
+        api.pressure.look(queue.fill, queue.kv_cache_usage, memory, self._max_lag_seconds)
 
     def _sample_garbage(self) -> None:
         generations = gc.get_stats()

@@ -8,6 +8,8 @@ LOOK_SECONDS = 1.0
 HANG_LOOKS = 10
 IDLE_LOOKS = 5
 """One that used no CPU for so long does nothing."""
+STOPPED_LOOKS = 2
+"""One that a signal has stopped will not go on by itself."""
 BUSY_LOOKS = 60
 """One that computes may only be slow: it has the lowest priority of all."""
 START_LOOKS = 120
@@ -29,6 +31,7 @@ class Pulse:
         self._pid = 0
         self._cpu = 0
         self._num_idle = 0
+        self._num_stopped = 0
 
     @property
     def is_quiet(self) -> bool:
@@ -42,7 +45,7 @@ class Pulse:
 
     def begin(self, pid: int) -> None:
         """A new Observer, which is not ready yet."""
-        self._pid, self._cpu, self._num_idle = pid, 0, 0
+        self._pid, self._cpu, self._num_idle, self._num_stopped = pid, 0, 0, 0
         self.num_looks, self.is_ready = 0, False
 
     def sign(self, is_ready: bool = True) -> None:
@@ -54,6 +57,9 @@ class Pulse:
         self.num_looks += 1
         before, self._cpu = self._cpu, cpu_ticks(self._pid)
         self._num_idle = self._num_idle + 1 if self._cpu == before else 0
+        self._num_stopped = self._num_stopped + 1 if is_stopped(self._pid) else 0
+        if self._num_stopped >= STOPPED_LOOKS:
+            return True
         if not self.is_ready:
             return self.num_looks >= START_LOOKS
         return self.num_looks >= (HANG_LOOKS if self._num_idle >= IDLE_LOOKS else BUSY_LOOKS)
@@ -67,9 +73,19 @@ def pulse_of(run_dir: str) -> Pulse:
 
 def cpu_ticks(pid: int) -> int:
     """The CPU time of a process in clock ticks; 0 if there is none."""
+    fields = _stat_of(pid)
+    return int(fields[11]) + int(fields[12]) if fields else 0
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process; one that a debugger holds for a moment is not meant."""
+    return _stat_of(pid)[:1] == ["T"]
+
+
+def _stat_of(pid: int) -> list[str]:
+    """What the kernel tells of a process, from its state on; nothing if there is none."""
     try:
         # The name in brackets may hold anything.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
-    except (OSError, ValueError, IndexError):
-        return 0
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -146,6 +146,7 @@ class ServerProfiles:
                 if await self._is_over(engine):
                     logger.info("the profile %s is in %s", order.profile, order.directory)
                     return
+        self._captures.stop()  # nobody else would, if the engine is gone
         logger.warning("the profile %s was not seen to end", order.profile)
 
     async def _is_over(self, engine: EngineCalls) -> bool:

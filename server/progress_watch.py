@@ -55,7 +55,7 @@ class ProgressWatch:
             if engine not in before or before[engine].state != "stalled":
                 seconds = (now - tracks[engine].moved_at) / 1e9
                 logger.warning("engine %s has work and has not moved for %.1f s: not ready", engine, seconds)
-        if self._api.is_stalled and not stalled:
+        if self._api.is_stalled and not stalled and llm.dead_cause is None:
             logger.warning("the engine moves again: ready")
         self._tracks, self._api.is_stalled = tracks, bool(stalled)
 

@@ -5,11 +5,12 @@ import select
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from vllm_obs.server.config import Limits
+from vllm_obs.server.connection_room import ConnectionRoom
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.request_id import new_id
 
@@ -40,9 +41,15 @@ class HttpProtocol(HttpToolsProtocol):
     The application finds in the scope's state `received_at`, when the request's first byte was read, and
     `written`, which returns once the socket has taken the reply: whether its client was there to the end.
     `on_refused` is told of requests that never reach the application.
+
+    There are as many connections as `limits` and the process's open files allow. Beyond that a new one takes the
+    place of who has kept us waiting longest (for a head, a body, or the next request), so that half-open
+    connections shut nobody out; it is refused with 503 where every other one is being answered.
     """
 
     limits = Limits()
+    room: ClassVar[ConnectionRoom["HttpProtocol"]] = ConnectionRoom(limits.max_num_connections)
+    """One for each server."""
     on_refused: Callable[[RefusedHead], None] = staticmethod(lambda refused: None)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -51,6 +58,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_begun_at = 0
         self._refusal: ApiError | None = None
+        self._is_refusal_due = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -58,9 +66,13 @@ class HttpProtocol(HttpToolsProtocol):
         """Start the clock of the first head."""
         super().connection_made(transport)
         self._start_head_timer()
+        self.room.waits(self)
+        if not self.room.is_enough_for(len(self.connections)):
+            self._take_place()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clocks."""
+        self.room.is_busy(self)
         self._stop_head_timer()
         self.resume_writing()
         super().connection_lost(exc)
@@ -105,6 +117,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_begun_at = time.monotonic_ns()
         self._start_head_timer()
+        if self.cycle is None or self.cycle.response_complete:
+            self.room.waits(self)
 
     def on_url(self, url: bytes) -> None:
         """Collect the target, up to its limit."""
@@ -123,6 +137,39 @@ class HttpProtocol(HttpToolsProtocol):
         self.scope["state"]["received_at"] = self._head_begun_at
         super().on_headers_complete()
         self.scope["state"]["written"] = partial(self._written, self.cycle)
+
+    def on_message_complete(self) -> None:
+        """The whole request is here: from now on the client waits for us."""
+        super().on_message_complete()
+        if not self.cycle.response_complete:
+            self.room.is_busy(self)
+
+    def on_response_complete(self) -> None:
+        """The reply is out; where nothing else is asked already, it is the client's turn."""
+        is_last = not self.pipeline
+        super().on_response_complete()
+        if not is_last or self.transport.is_closing():
+            return
+        if self._is_refusal_due and self._refusal is not None:
+            self._refuse(self._refusal)
+        else:
+            self.room.waits(self)
+
+    def give_way(self) -> None:
+        """Close this connection, which waits for its client, in favour of another."""
+        self.room.is_busy(self)
+        if self._in_head and self._head_bytes and self._refusal is None:
+            self._send_refusal(_no_room())
+        self.transport.close()
+
+    def _take_place(self) -> None:
+        """Close who waits longest, or this new connection where nobody else waits."""
+        oldest = next(iter(self.room.waiting))
+        if oldest is not self:
+            oldest.give_way()
+            return
+        self._send_refusal(_no_room())
+        self.transport.close()
 
     async def _written(self, cycle: RequestResponseCycle) -> bool:
         """Return once the socket has taken what was sent; False when the client had left before."""
@@ -152,7 +199,31 @@ class HttpProtocol(HttpToolsProtocol):
         return ApiError(message, "too_large", status=431, closes=True)
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer without the application, and close."""
+        """Answer without the application, and close; after what was asked before has been answered."""
+        self._refusal = error
+        self._is_refusal_due = self._is_answering()
+        if not self._is_refusal_due:
+            self._send_refusal(error)
+            self._close_gently()
+
+    def _is_answering(self) -> bool:
+        """Whether earlier requests are under way. One of which only the head was good is given up."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return False
+        if not cycle.more_body:
+            return True
+        if self.pipeline and self.pipeline[0][0] is cycle:
+            self.pipeline.popleft()
+            return True
+        if cycle.response_started:
+            self.transport.abort()  # a status line in the middle of a reply would be read as part of it
+            return True
+        cycle.disconnected = True
+        cycle.message_event.set()
+        return False
+
+    def _send_refusal(self, error: ApiError) -> None:
         self._refusal = error
         body, http_id = error.body(), new_id()
         headers = [
@@ -165,7 +236,6 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", body]))
         received_at = self._head_begun_at or time.monotonic_ns()
         self.on_refused(RefusedHead(http_id, error, received_at, len(body)))
-        self._close_gently()
 
     def _close_gently(self) -> None:
         """Close a moment later, so that bytes still coming in do not reset the reply."""
@@ -206,7 +276,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _probe(self) -> None:
         """Send something harmless to a client that closed its sending half."""
         cycle = self.cycle
-        if cycle.response_complete or self.pipeline or self.transport.is_closing():
+        if cycle.response_complete or cycle.disconnected or self.pipeline or self.transport.is_closing():
             return
         state = cycle.scope.get("state", {})
         if cycle.response_started and "probe_frame" in state:
@@ -223,3 +293,7 @@ class HttpProtocol(HttpToolsProtocol):
         poller.register(self.transport.get_extra_info("socket").fileno(), 0)
         if poller.poll(0):
             self.transport.abort()
+
+
+def _no_room() -> ApiError:
+    return ApiError("the server has no room for more connections", "under_pressure", status=503, closes=True)

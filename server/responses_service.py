@@ -1,7 +1,6 @@
 """Responses: what /v1/responses does, behind its routes."""
 
 import asyncio
-import hashlib
 import time
 from functools import partial
 from typing import NamedTuple
@@ -10,7 +9,6 @@ import orjson
 from fastapi import Request, Response
 from starlette.types import Scope
 
-from vllm_obs.server.accounts import OTHER
 from vllm_obs.server.chat_reading import ChatReading
 from vllm_obs.server.errors import ApiError, shown
 from vllm_obs.server.generation import Call, Generation
@@ -87,6 +85,7 @@ class Responses:
     async def create(self, http: Request, request: ResponsesRequest) -> Response:
         """The reply to a request for a response."""
         if request.background:
+            self._api.pressure.check(is_background=True)
             self._check_room()
         asked = self._asked(http.scope, request)
         generation, shape = await self._prepare(http.scope, asked)
@@ -193,9 +192,5 @@ class Responses:
 
 
 def owner_of(scope: Scope) -> str:
-    """Whose a request is: its account, or where keys share the last one, its key."""
-    account: str = scope["state"].get("account", "")
-    if account != OTHER:
-        return account
-    keys = [value for name, value in scope["headers"] if name == b"authorization"]
-    return hashlib.sha256(b"".join(keys)).hexdigest()
+    """Whose a request is; empty where the server has no keys."""
+    return str(scope["state"].get("owner", ""))

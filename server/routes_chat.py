@@ -49,8 +49,9 @@ async def encode_messages(api: ApiServer, request: TemplateRequest) -> EncodedCh
     """The token ids of a conversation; RequestError when the template refuses it or it cannot fit."""
     engine = api.engine
     form = content_form(api.server.chat_template_content_format, engine.chat_template.natural_form)
-    messages = [message.for_template(form) for message in request.messages]
     with prompt_is_messages():
+        engine.llm.check_num_chars(sum(message.num_side_chars for message in request.messages))
+        messages = [message.for_template(form) for message in request.messages]
         return await engine.llm.encode_chat(engine.chat_template, messages, **request.template_options())
 
 

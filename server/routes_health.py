@@ -16,12 +16,15 @@ def health_router(api: ApiServer) -> APIRouter:
     @router.post("/ping")
     async def health() -> Response:
         """Whether the engine is there; still 200 while the server drains, and while the engine stands still."""
-        _refuse_in(api, Phase.LOADING, Phase.DEAD)
+        _refuse_in(api, Phase.LOADING, Phase.RESTARTING, Phase.DEAD)
         return Response()
 
     @router.get("/livez")
     async def live() -> Response:
-        """Whether a restart is not needed: everything but a dead engine. `status` says when one stands still."""
+        """Whether a restart is not needed: all is well but a dead engine that no other takes the place of.
+
+        `status` says when one stands still or is being started again.
+        """
         _refuse_in(api, Phase.DEAD)
         return JsonReply({"status": api.phase.value})
 
@@ -34,7 +37,7 @@ def health_router(api: ApiServer) -> APIRouter:
     @router.get("/readyz")
     async def ready() -> Response:
         """Whether requests are let in."""
-        _refuse_in(api, Phase.LOADING, Phase.DRAINING, Phase.STALLED, Phase.DEAD)
+        _refuse_in(api, *(phase for phase in Phase if phase is not Phase.READY))
         return JsonReply({"status": api.phase.value})
 
     @router.get("/version")

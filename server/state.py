@@ -12,8 +12,10 @@ from vllm_obs.engine.frontend.async_llm import AsyncLLM
 from vllm_obs.engine.frontend.chat_template import ChatTemplate
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineFacts
+from vllm_obs.server.api_keys import ApiKeys
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.errors import ApiError, shown
+from vllm_obs.server.pressure import Pressure
 from vllm_obs.server.profiles import ServerProfiles
 from vllm_obs.server.tool_calls.registry import MakeParser, tool_parser
 from vllm_obs.server.trace_context import Tracing
@@ -21,14 +23,17 @@ from vllm_obs.telemetry.recorder import ProcessRecorder
 
 
 class Phase(Enum):
-    """LOADING until the engine is ready; DRAINING after SIGTERM; DEAD once the engine is gone.
+    """LOADING until the engine is ready; DRAINING after SIGTERM; DEAD once the engine is gone for good.
 
-    STALLED while the engine has work and makes no progress.
+    STALLED while the engine has work and makes no progress; BROKEN while its model gives no numbers; RESTARTING
+    while another takes a dead one's place.
     """
 
     LOADING = "loading"
     READY = "ready"
     STALLED = "stalled"
+    BROKEN = "broken"
+    RESTARTING = "restarting"
     DRAINING = "draining"
     DEAD = "dead"
 
@@ -55,6 +60,7 @@ class ApiServer:
         self.config = config
         self.server = server
         self.recorder = recorder
+        self.keys = ApiKeys(server.names_by_key)
         self.fingerprint = _fingerprint(config)
         self._wall_offset = time.time_ns() - time.monotonic_ns()
         self.created = self.wall_time(time.monotonic_ns())
@@ -63,9 +69,12 @@ class ApiServer:
         self.profiles = ServerProfiles(config.run_dir, server.profiler_config, recorder)
         self.num_open = 0
         self.num_open_http = 0
+        self.pressure = Pressure()
         self.make_tool_parser = _tool_parser(server)
         self.is_stalled = False
         """Whether an engine has work and makes no progress; ProgressWatch says so."""
+        self.is_engine_kept = False
+        """Whether another engine is started when one dies; EngineSupervisor says so."""
         self._is_draining = False
         self._engine: Engine | None = None
 
@@ -78,11 +87,16 @@ class ApiServer:
         """What the server is doing."""
         if self._engine is None:
             return Phase.DRAINING if self._is_draining else Phase.LOADING
-        if self._engine.llm.dead_cause is not None:
+        is_dead = self._engine.llm.dead_cause is not None
+        if is_dead and not self.is_engine_kept:
             return Phase.DEAD
         if self._is_draining:
             return Phase.DRAINING
-        return Phase.STALLED if self.is_stalled else Phase.READY
+        if is_dead:
+            return Phase.RESTARTING
+        if self.is_stalled:
+            return Phase.STALLED
+        return Phase.BROKEN if self._engine.llm.answers.is_broken else Phase.READY
 
     @property
     def engine(self) -> Engine:
@@ -96,7 +110,7 @@ class ApiServer:
         return self._engine is not None
 
     def engine_ready(self, engine: Engine) -> None:
-        """Let requests in."""
+        """Let requests in: to the first engine, or to one that takes the place of another."""
         self._engine = engine
         self.profiles.attach(engine.llm)
 
@@ -111,8 +125,12 @@ class ApiServer:
                 return ApiError("the model is being loaded", "not_ready")
             case Phase.DRAINING:
                 return ApiError("the server is shutting down", "shutting_down")
+            case Phase.RESTARTING:
+                return ApiError("the engine died and another is being started", "restarting")
             case Phase.STALLED:
                 return ApiError("the engine has work and makes no progress", "stalled")
+            case Phase.BROKEN:
+                return ApiError("the model gave no usable probabilities several times in a row", "not_ready")
             case Phase.DEAD:
                 return ApiError("the engine is gone", "engine_dead", status=503)
         return None

@@ -1,7 +1,7 @@
 """From the bytes of a body to a checked request, with every fault named by its field."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 
 from vllm_obs.engine.errors import Reason
 from vllm_obs.server.errors import ApiError, shown
+from vllm_obs.server.field_names import field_names
 from vllm_obs.server.json_document import JsonObject, parse_object
 from vllm_obs.server.unsupported import refuse_unsupported
 
@@ -57,15 +58,19 @@ def _validate(kind: type[Model], document: JsonObject) -> Model:
     try:
         request = kind.model_validate(document.fields)
     except ValidationError as error:
-        raise _as_api_error(error) from None
+        raise _as_api_error(error, field_names(kind)) from None
     if document.defect:
         raise ApiError(f"the body is not valid JSON: {document.defect}", "invalid_json")
     return request
 
 
-def _as_api_error(error: ValidationError) -> ApiError:
+def _as_api_error(error: ValidationError, known: frozenset[str]) -> ApiError:
+    """Names that the client chose are shown in the first line only: together they could be long."""
     details = error.errors(include_url=False, include_input=False)
-    lines = [f"{_path(detail['loc'])}: {_sentence(detail)}" for detail in details[:MAX_LISTED_ERRORS]]
+    lines = [f"{_path(detail['loc'])}: {_sentence(detail)}" for detail in details[:1]]
+    for detail in details[1:MAX_LISTED_ERRORS]:
+        location = [part if isinstance(part, int) or part in known else "…" for part in detail["loc"]]
+        lines.append(f"{_path(location)}: {_sentence(detail)}")
     if len(details) > MAX_LISTED_ERRORS:
         lines.append(f"and {len(details) - MAX_LISTED_ERRORS} more")
     first = details[0]
@@ -77,7 +82,7 @@ def _sentence(detail: ErrorDetails) -> str:
     return detail["msg"].removeprefix("Input ").replace("\n", " ")[:200]
 
 
-def _path(location: tuple[int | str, ...]) -> str:
+def _path(location: Sequence[int | str]) -> str:
     path = ""
     for part in location:
         if isinstance(part, int):
@@ -93,7 +98,7 @@ def _param(location: tuple[int | str, ...]) -> str:
 
 
 def _clean(name: str) -> str:
-    return name if name.isidentifier() and len(name) <= 64 else shown(name)
+    return name if (name.isidentifier() and len(name) <= 64) or name == "…" else shown(name)
 
 
 def invalid(param: str, message: str, reason: Reason = "invalid_value") -> ApiError:

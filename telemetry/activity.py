@@ -22,6 +22,8 @@ class Activity(IntEnum):
     STOPPING = 13
     PAUSED = 14
     COMPILING_GRAMMAR = 15
+    RESTARTING = 16
+    """An API server whose engine died, while another starts."""
 
     @property
     def label(self) -> str:

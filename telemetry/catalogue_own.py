@@ -19,10 +19,21 @@ ERROR_TYPES = (
     "invalid_http", "invalid_json", "invalid_body", "invalid_value", "unsupported", "unsupported_media_type",
     "empty_prompt", "model_not_found", "not_found", "method_not_allowed", "conflict", "too_deep", "too_large",
     "too_many_sequences", "context_length_exceeded", "unauthorized", "forbidden", "timeout", "overloaded",
-    "shutting_down", "engine_dead", "not_ready", "stalled", "invalid_logits", "internal_error",
+    "too_many_queued_tokens", "under_pressure", "shutting_down", "engine_dead", "not_ready", "restarting",
+    "stalled", "invalid_logits", "poison_request", "internal_error",
 )  # fmt: skip
 """The words an error reply carries. A test holds them to the engine's."""
 
+FRAME_REASONS = (
+    "parts", "decode", "version", "type", "size", "generation", "client", "stranger", "duplicate", "unknown",
+    "unread",
+)  # fmt: skip
+"""Why a message between processes was dropped. A test holds them to the engine's."""
+HARMLESS_FRAMES = ("unknown",)
+"""An abort that crossed with its sequence's end: everyday business, and no error."""
+
+PRESSURE_SOURCES = ("queue", "kv_cache", "memory", "event_loop")
+"""What a server's pressure is from. A test holds them to the server's."""
 SIGNALS = ("spans", "metrics")
 MEMORY_PARTS = (*PARTS, UNACCOUNTED)
 STALL_ROLES = ("engine_core", "worker", "api_server")
@@ -73,6 +84,14 @@ _REQUESTS = (
         "counter",
         "Errors by where they showed (http: replies with an error, refusals too) and what kind they were.",
         ("where", "type"),
+        needs_stats=False,
+    ),
+    Metric(
+        "vllm_obs_bad_frames_total",
+        "counter",
+        "Messages between the server's processes that were dropped, by why; unknown: an abort of what had ended.",
+        ("reason",),
+        values={"reason": FRAME_REASONS},
         needs_stats=False,
     ),
 )
@@ -141,6 +160,14 @@ _LEVELS = (
         ("queue",),
         values={"queue": QUEUES},
     ),
+    Metric(
+        "vllm_obs_pressure",
+        "gauge",
+        "How near an API server is to what it cannot bear, 0 to 1, under the worst source, 0 under the others: "
+        "from 0.8 on it refuses requests step by step.",
+        ("source",),
+        values={"source": PRESSURE_SOURCES},
+    ),
     _timed(
         "ipc_delay_seconds",
         PHASE_BUCKETS,
@@ -164,6 +191,16 @@ _STALLS = (
         "Stalls that began, by the kind of process that held the engine up.",
         ("engine", "role"),
         values={"role": STALL_ROLES},
+        needs_stats=False,
+    ),
+)
+
+_RESTARTS = (
+    Metric(
+        "vllm_obs_engine_restarts_total",
+        "counter",
+        "Engines that became ready in the place of one that had died.",
+        ("engine",),
         needs_stats=False,
     ),
 )
@@ -254,6 +291,7 @@ OWN_METRICS: tuple[Metric, ...] = (
     *_LEVELS,
     *_VERDICT,
     *_STALLS,
+    *_RESTARTS,
     *_INCIDENTS,
     *ECONOMICS_METRICS,
     *_PROCESSES,

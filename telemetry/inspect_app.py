@@ -16,6 +16,7 @@ from vllm_obs.telemetry.routes_blocks import block_router
 from vllm_obs.telemetry.routes_economics import economics_router
 from vllm_obs.telemetry.routes_incident import incident_router
 from vllm_obs.telemetry.routes_live import live_router
+from vllm_obs.telemetry.routes_probe import PROBES, probe_router
 from vllm_obs.telemetry.routes_process import process_router
 from vllm_obs.telemetry.routes_profile import profile_router
 from vllm_obs.telemetry.routes_queues import queues_router
@@ -57,6 +58,7 @@ _ROUTERS = (
     profile_router,
     verdict_router,
     utilisation_router,
+    probe_router,
 )
 
 
@@ -86,7 +88,7 @@ def build_inspect_app(context: InspectContext) -> FastAPI:
 
 
 class DrainFirst:
-    """An ASGI layer that takes what was recorded up to now before anything is answered."""
+    """An ASGI layer that takes what was recorded up to now before anything but a probe is answered."""
 
     def __init__(self, app: ASGIApp, catch_up: Callable[[], Awaitable[None]]) -> None:
         self._app = app
@@ -94,7 +96,7 @@ class DrainFirst:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Drain, then pass the request on."""
-        if scope["type"] == "http":
+        if scope["type"] == "http" and scope["path"] not in PROBES:
             await self._catch_up()
         await self._app(scope, receive, send)
 

@@ -9,13 +9,14 @@ from vllm_obs.telemetry.inspect_context import InspectContext
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.rate_windows import end_of_second
-from vllm_obs.telemetry.records import ProcessStarted
+from vllm_obs.telemetry.records import EngineRestarted, ProcessStarted
 from vllm_obs.telemetry.run_health import DEATH_SECONDS, Health, deaths_of, health_of, with_incident
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.under_way import under_way_view
 from vllm_obs.telemetry.waiting_line import WaitingLine
 
 MAX_WAITING_SHOWN = 20
+MAX_RESTARTS_SHOWN = 8
 DEAD = "dead"
 """The state of an engine whose process is gone; the others are its own words."""
 PLAN_LEVELS = ("num_running", "num_waiting", "num_active_blocks", "num_cached_blocks", "num_free_blocks")
@@ -40,6 +41,7 @@ def run_view(context: InspectContext) -> dict[str, Any]:
         "last_incident": last_incident(context),
         "deaths": [death._asdict() for death in deaths_of(observer, now)],
         "stalls": stalls_view(context),
+        "restarts": restarts_view(observer),
         "models": models_of(context),
         "engines": [engine_view(observer, engine, now, rates_at) for engine in engines_of(state)],
         "requests": _request_counts(state),
@@ -79,6 +81,12 @@ def stalls_view(context: InspectContext) -> dict[str, Any]:
             if stall.begun not in current
         ],
     }
+
+
+def restarts_view(observer: Observer) -> list[dict[str, Any]]:
+    """The last engines that took the place of one that had died, oldest first."""
+    restarts = [record for _, record in observer.facts if isinstance(record, EngineRestarted)]
+    return [record._asdict() for record in restarts[-MAX_RESTARTS_SHOWN:]]
 
 
 def models_of(context: InspectContext) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from vllm_obs.telemetry.catalogue import CATALOGUE
-from vllm_obs.telemetry.catalogue_own import ERROR_TYPES
+from vllm_obs.telemetry.catalogue_own import ERROR_TYPES, HARMLESS_FRAMES
 from vllm_obs.telemetry.catalogue_vllm import REJECTIONS
 from vllm_obs.telemetry.engine_metrics import EngineMetrics
 from vllm_obs.telemetry.genai_metrics import GenAiMetrics
@@ -21,6 +21,7 @@ from vllm_obs.telemetry.quantiles import MAX_ENGINES, Quantiles
 from vllm_obs.telemetry.queue_metrics import QueueMetrics
 from vllm_obs.telemetry.records import (
     EngineDescribed,
+    EngineRestarted,
     EngineStateChanged,
     FrameDropped,
     GarbageSampled,
@@ -50,7 +51,7 @@ from vllm_obs.telemetry.watchdog_metrics import begin_stalls
 STATE_VERSION = 3
 FIRST_ENGINE = "0"
 MAX_SOURCES = 1024
-REJECTED_FOR_LOAD = "overloaded"
+REJECTED_BY = {"overloaded": REJECTIONS[0], "too_many_queued_tokens": REJECTIONS[1]}
 
 _ENGINE_ROLE = "EngineCore_DP"
 
@@ -188,9 +189,15 @@ class MetricsView(BaseView):
             ProcessStarted: self._process_started,
             ProcessPhase: self._process_phase,
             ProcessExited: self._process_exited,
+            EngineRestarted: self._engine_restarted,
             StepFailed: lambda _source, _record: self._http.failed("step", "internal_error"),
-            FrameDropped: lambda _source, record: self._http.failed("frame", record.reason),
+            FrameDropped: lambda _source, record: self._frame_dropped(record),
         }
+
+    def _frame_dropped(self, record: FrameDropped) -> None:
+        self.store.value("vllm_obs_bad_frames_total", record.reason).add()
+        if record.reason not in HARMLESS_FRAMES:
+            self._http.failed("frame", record.reason)
 
     def _submitted(self, _source: Source, record: RequestSubmitted) -> None:
         is_taken = any(record.request_id in engine.live for engine in self._engines.values())
@@ -206,9 +213,8 @@ class MetricsView(BaseView):
 
     def _http_ended(self, _source: Source, record: HttpRequestEnded) -> None:
         self._http.ended(record)
-        if record.reason == REJECTED_FOR_LOAD:
-            name = "vllm:admission_rejections_total"
-            self.store.value(name, self._model_name(), REJECTIONS[0]).add()
+        if bound := REJECTED_BY.get(record.reason):
+            self.store.value("vllm:admission_rejections_total", self._model_name(), bound).add()
 
     def _telemetry_set(self, _source: Source, record: TelemetrySet) -> None:
         self.store.value("vllm_obs_telemetry_detail_level").set(record.detail_level)
@@ -226,6 +232,9 @@ class MetricsView(BaseView):
         if record.role.startswith(_ENGINE_ROLE) and engine is not None and engine.pid == record.pid:
             engine.die()
         self._queues.forget(record.pid)
+
+    def _engine_restarted(self, _source: Source, record: EngineRestarted) -> None:
+        self.store.value("vllm_obs_engine_restarts_total", record.engine).add()
 
     def _bury(self) -> None:
         """Processes may end without anybody recording it."""
@@ -268,5 +277,6 @@ class MetricsView(BaseView):
         for reason in REJECTIONS:
             self.store.value("vllm:admission_rejections_total", model_name, reason)
         begin_stalls(self.store, label)
+        self.store.value("vllm_obs_engine_restarts_total", label)
         engine = EngineMetrics(series, self.store, self.quantiles, self._find_engine)
         return self._engines.setdefault(label, engine)

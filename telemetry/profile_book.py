@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
-from vllm_obs.telemetry.records import ProfileBegun, ProfileEnded, Record
+from vllm_obs.telemetry.records import ProcessExited, ProfileBegun, ProfileEnded, Record
 from vllm_obs.telemetry.view import BaseView, Source
 
 MAX_PROFILES = 32
@@ -53,6 +53,17 @@ class Profile:
             return FAILED if len(self.errors) == len(self.parts) else WRITTEN
         return LOST if now > self._due_at() else RUNNING
 
+    def process_exited(self, exited: ProcessExited) -> None:
+        """A process is gone, and with an engine its workers: their parts will not end in order any more."""
+        for (role, pid), (begun, ended) in self.parts.items():
+            is_gone = (role, pid) == (exited.role, exited.pid) or (
+                role.startswith("Worker") and exited.role.startswith("EngineCore")
+            )
+            if is_gone and begun is not None and ended is None:
+                at, words = exited.exited_at, "its process ended first"
+                end = ProfileEnded(self.name, self.kind, role, pid, begun.rank, 0, 0, at, at, [], words)
+                self.parts[role, pid] = Part(begun, end)
+
     def shown(self, now: int) -> dict[str, Any]:
         """Plain values."""
         begun = [part.begun for part in self.parts.values() if part.begun]
@@ -74,13 +85,16 @@ class Profile:
 class ProfileBook(BaseView):
     """The last profiles, newest last."""
 
-    record_kinds = (ProfileBegun, ProfileEnded)
+    record_kinds = (ProfileBegun, ProfileEnded, ProcessExited)
 
     def __init__(self) -> None:
         self.profiles: OrderedDict[str, Profile] = OrderedDict()
 
     def record(self, source: Source, record: Record) -> None:
         """Take note of a begin or an end."""
+        if isinstance(record, ProcessExited):
+            for each in self.profiles.values():
+                each.process_exited(record)
         if not isinstance(record, ProfileBegun | ProfileEnded):
             return
         profile = self.profiles.get(record.profile)

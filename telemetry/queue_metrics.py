@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from vllm_obs.telemetry.catalogue_own import PRESSURE_SOURCES
 from vllm_obs.telemetry.live_sequences import MAX_SEQUENCES
 from vllm_obs.telemetry.metric_store import MetricStore
 from vllm_obs.telemetry.process_metrics import split_role
@@ -62,6 +63,9 @@ class QueueMetrics:
             "open_sequences": len(self._open),
             "undelivered_deltas": sum(sample.num_queued_deltas for sample in samples),
         }
+        for source in PRESSURE_SOURCES:
+            pressures = (sample.pressure for sample in samples if sample.pressure_source == source)
+            self._store.value("vllm_obs_pressure", source).set(max(pressures, default=0.0))
         for queue, depth in depths.items():
             self._store.value("vllm_obs_queue_depth", queue).set(depth)
 

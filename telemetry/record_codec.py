@@ -42,6 +42,7 @@ KINDS: dict[type[Record], int] = {
     records.StallEnded: 29,
     records.IncidentFiled: 30,
     records.WorkerLimits: 31,
+    records.EngineRestarted: 32,
 }
 """The number of each kind of record. Numbers are in ring files: below 128, never reused, never changed."""
 

@@ -14,6 +14,7 @@ from vllm_obs.telemetry.records_observer import (
     TelemetrySet,
 )
 from vllm_obs.telemetry.records_process import (
+    EngineRestarted,
     FrameDropped,
     GarbageSampled,
     LoopSampled,
@@ -50,6 +51,7 @@ __all__ = [
     "BlocksChanged",
     "BlocksKeyframe",
     "EngineDescribed",
+    "EngineRestarted",
     "EngineStateChanged",
     "FrameDropped",
     "GarbageSampled",
@@ -103,6 +105,7 @@ Record = (
     | ProcessPhase
     | ProcessReady
     | ProcessExited
+    | EngineRestarted
     | EngineDescribed
     | EngineStateChanged
     | RequestSubmitted

@@ -48,6 +48,21 @@ class ProcessExited(NamedTuple):
     was_told: bool = False
 
 
+class EngineRestarted(NamedTuple):
+    """API server: an engine has taken the place of one that died, and is ready.
+
+    `engine` is its label, `generation` counts the engines under it from 0. `cause` is whose end it was and how it
+    ended, in words from a closed set, empty where it was no process's end; `num_open` sequences ended with it.
+    """
+
+    engine: str
+    generation: int
+    cause: str
+    num_open: int
+    died_at: int
+    ready_at: int
+
+
 class MemorySampled(NamedTuple):
     """A process: what its memory holds at the end of a part of its start, or when it was asked (`phase` empty).
 
@@ -69,7 +84,10 @@ class MemorySampled(NamedTuple):
 
 
 class LoopSampled(NamedTuple):
-    """API server: once a second, how late its event loop ran at worst since the last time, and its queues."""
+    """API server: once a second, how late its event loop ran at worst since the last time, and its queues.
+
+    `pressure` is from 0 to 1, `pressure_source` what it is from, of a closed set.
+    """
 
     client_index: int
     sampled_at: int
@@ -77,6 +95,8 @@ class LoopSampled(NamedTuple):
     num_open_http: int
     num_open_sequences: int
     num_queued_deltas: int
+    pressure: float = 0.0
+    pressure_source: str = ""
 
 
 class GarbageSampled(NamedTuple):

@@ -18,7 +18,7 @@ from vllm_obs.telemetry.view import Fact, Source
 MAX_RECORDS = 65_536
 MAX_PAST_RINGS = 256
 SETTLED_NS = 100_000_000
-"""A directory whose time of change is this old shows any later change by another time, however coarse its clock."""
+"""A directory that changed so long ago shows any later change by another time, however coarse its clock."""
 _ENGINE_ROLE = re.compile(r"(?:EngineCore|Worker)(?=_|$)(?:.*_DP(\d+))?")
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class RingTail:
     def _discover(self) -> None:
         present: dict[tuple[int, int], str] = {}
         try:
-            changed_at = os.stat(self._run_dir).st_mtime_ns
+            changed_at = self._run_dir.stat().st_mtime_ns
             if changed_at == self._looked_at_change:
                 return
             with os.scandir(self._run_dir) as entries:

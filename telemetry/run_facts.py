@@ -18,6 +18,7 @@ from vllm_obs.telemetry.recording_file import (
 )
 from vllm_obs.telemetry.records import (
     EngineDescribed,
+    EngineRestarted,
     EngineStateChanged,
     MemorySampled,
     ProcessExited,
@@ -39,6 +40,7 @@ KINDS = (
     ProcessReady,
     ProcessExited,
     EngineDescribed,
+    EngineRestarted,
     EngineStateChanged,
     TelemetrySet,
     MemorySampled,
@@ -127,6 +129,8 @@ def _key(fact: PinnedFact) -> tuple[object, ...]:
         parts = (record.role, record.pid, record.phase)
     elif isinstance(record, WorkerLimits):
         parts = (record.rank,)
+    elif isinstance(record, EngineRestarted):
+        parts = (record.engine, record.generation)
     elif isinstance(record, ProcessStarted | ProcessReady | ProcessExited):
         parts = (record.role, record.pid)
     return (type(record), source.generation, *parts)

@@ -1,5 +1,6 @@
 """How a run is, in a word and a sentence, judged by its engines, its processes' deaths and its API servers."""
 
+import contextlib
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -52,8 +53,11 @@ def health_of(
         says = f"A recording of run {observer.run}; time stands still.{caveat} {deaths}"
         return Health("recording", says.strip())
     state = observer.state
-    if run_dir is not None and is_draining(run_dir):
+    activities = server_activities(run_dir) if run_dir is not None else set()
+    if Activity.STOPPING in activities:
         return Health("draining", f"The server ends: no request is let in. {_counts(state)}")
+    if Activity.RESTARTING in activities:
+        return Health("restarting", f"The engine died, and another is being started. {deaths}".strip())
     if not state.engines:
         if state.past_engines:
             return Health("engine_dead", f"The engine has ended and no other has started. {deaths}".strip())
@@ -81,16 +85,14 @@ def deaths_of(observer: Observer, now: int) -> list[Death]:
     return sorted(deaths, key=lambda death: death.died_at)[-MAX_DEATHS:]
 
 
-def is_draining(run_dir: Path) -> bool:
-    """Whether an API server that lives says in its ring's header that it is ending."""
+def server_activities(run_dir: Path) -> set[Activity]:
+    """What the API servers that live do, as their rings' headers say."""
+    found: set[Activity] = set()
     for path in run_dir.glob(f"{API_ROLE}_*.ring"):
-        try:
-            with RingReader(path) as reader:
-                if reader.header().activity is Activity.STOPPING and reader.is_writer_alive():
-                    return True
-        except (RingError, OSError):
-            continue
-    return False
+        with contextlib.suppress(RingError, OSError), RingReader(path) as reader:
+            if reader.is_writer_alive():
+                found.add(reader.header().activity)
+    return found
 
 
 def _moving(state: RunState) -> Health:

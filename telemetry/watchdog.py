@@ -93,6 +93,10 @@ class Watchdog:
         """The stalls that last, oldest first."""
         return sorted(self._stalls.values(), key=lambda stall: stall.stuck_at)
 
+    def looks(self) -> list[ProcessLook]:
+        """What the headers of the run's live processes say now."""
+        return self._ports.headers.look()
+
     def states(self) -> dict[str, State]:
         """How each engine (by its label) and API server (by its title) was in the last round."""
         return {key: track.state for key, track in self._tracks.items()}

@@ -23,6 +23,8 @@ UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
 UNSAFE_ATTRIBUTES = {("torch", "load"), ("yaml", "load"), ("yaml", "unsafe_load"), ("os", "system")}
 EMPTY_WORDS = {"utils", "util", "helpers", "helper", "common", "misc", "mixin", "mixins"}
 
+HTTP_CLIENTS = ("aiohttp", "http.client", "httpx", "huggingface_hub", "requests", "urllib.request", "urllib3")
+
 TORCH_FREE = (
     "vllm_obs.cli.main",
     "vllm_obs.cli.serve",
@@ -42,6 +44,8 @@ HEAVY = ("torch", "transformers", "triton", "prometheus_client", "opentelemetry.
 SERVING_TELEMETRY = {
     "activity",
     "flight_recorder",
+    "memory_limits",
+    "memory_room",
     "memory_samples",
     "recorder",
     "records",
@@ -114,6 +118,24 @@ def test_the_search_finds_what_it_looks_for(source: str) -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_no_data_becomes_code(path: Path) -> None:
     assert unsafe_parts(path.read_text()) == []
+
+
+def test_one_factory_makes_every_socket_of_zeromq() -> None:
+    """So that none is without its limits."""
+    sockets = re.compile(r"\bcontext\.socket\(|zmq\.(?:asyncio|Socket\()")
+    makers = {name_of(path) for path in SOURCES if sockets.search(path.read_text())}
+    assert makers == {"engine/sockets.py"}
+
+
+def test_serving_rooms_have_nothing_to_fetch_with() -> None:
+    """Whatever a request says, nothing is fetched for it. The hub is asked for a model at the start alone."""
+    fetching: set[tuple[str, str]] = set()
+    for path in SOURCES:
+        if path.relative_to(ROOT).parts[0] in ("engine", "server"):
+            modules = imported_modules(ast.parse(path.read_text()))
+            found = {module for module in modules if module.startswith(HTTP_CLIENTS)}
+            fetching |= {(name_of(path), module) for module in found}
+    assert fetching == {("engine/model/hub.py", "huggingface_hub")}
 
 
 def test_rooms_are_imported_by_their_full_name_only() -> None:

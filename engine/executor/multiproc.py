@@ -170,6 +170,9 @@ class MultiprocExecutor:
         except WireError as error:
             self._calls.refuse(call_id, error)
         except ShmQueueError as error:
+            if error.is_refusal:
+                self._calls.refuse(call_id, error)
+                return future
             who = rank_title(error.reader) if error.reader >= 0 else "the queue of plans"
             self._fail(f"{who} takes no plans: {error}")
         return future

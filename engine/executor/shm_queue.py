@@ -114,7 +114,7 @@ class ShmQueueReader:
             chunk, num_left = self._take(deadline)
             if chunk is None:
                 raise ShmQueueError("cut", f"{num_following} bytes of a message did not follow")
-            if len(chunk) + num_left != num_following:
+            if not chunk or len(chunk) + num_left != num_following:
                 raise ShmQueueError("sequence", "a chunk of another message")
             chunks.append(chunk)
             num_following = num_left

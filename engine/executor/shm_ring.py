@@ -23,6 +23,11 @@ class ShmQueueError(VllmObsError):
         self.reason: QueueReason = reason
         self.reader = reader
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether a writer was told that its message is too long: nothing was written, the next may go."""
+        return self.reason == "length"
+
 
 @dataclass(frozen=True)
 class QueueHandle:

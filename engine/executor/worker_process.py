@@ -12,6 +12,7 @@ from vllm_obs.engine.child_main import Owner, run_child
 from vllm_obs.engine.child_pipe import READY
 from vllm_obs.engine.child_recording import begin_recording, record_ready
 from vllm_obs.engine.codec_arrays import Buffer
+from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.config import VllmConfig, from_wire
 from vllm_obs.engine.executor.commands import (
     LOADED,
@@ -31,7 +32,7 @@ from vllm_obs.engine.executor.commands import (
     encode,
 )
 from vllm_obs.engine.executor.shm_queue import ShmQueueReader, ShmQueueWriter
-from vllm_obs.engine.executor.shm_ring import QueueHandle
+from vllm_obs.engine.executor.shm_ring import QueueHandle, ShmQueueError
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.log_file import log_to_file
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
@@ -52,6 +53,8 @@ IDLE_WAIT_SECONDS = 60.0
 CAPTURE_WAIT_SECONDS = 0.2
 """How often it is seen whether a profile has been written."""
 REPLY_TIMEOUT_SECONDS = 10.0
+NOTHING_RAN = "there is no plan to sample"
+"""A plan that could not be sent is not sampled in the place of the one before it."""
 
 _logger = logging.getLogger(__name__)
 
@@ -150,7 +153,7 @@ class WorkerRank:
         self._plans = ShmQueueReader(setup.plans, setup.rank)
         self._replies = ShmQueueWriter(setup.replies)
         self._encoder = FrameEncoder()
-        self._failure = ""
+        self._failure = NOTHING_RAN
         site = CaptureSite(record.owner.title, os.getpid(), setup.rank)
         self._captures = ProcessCaptures(site, record.recorder, {**PROCESS_KINDS, **worker_kinds(worker)})
 
@@ -171,7 +174,18 @@ class WorkerRank:
         elif isinstance(command, ExecuteModel | SampleTokens | Profile):
             reply = self._attempt(command)
             if self._is_output_rank or isinstance(reply, CallFailed):
-                self._replies.write(encode(self._encoder, reply), REPLY_TIMEOUT_SECONDS)
+                self._reply(reply)
+
+    def _reply(self, reply: Reply) -> None:
+        """Answer; where the answer is more than can be sent, with that. The step fails then, and not this rank."""
+        try:
+            self._replies.write(encode(self._encoder, reply), REPLY_TIMEOUT_SECONDS)
+        except (WireError, ShmQueueError) as error:
+            if isinstance(error, ShmQueueError) and not error.is_refusal:
+                raise
+            _logger.error("an answer cannot be sent: %s", error)
+            failure = CallFailed(_call_id(reply), str(error))
+            self._replies.write(encode(self._encoder, failure), REPLY_TIMEOUT_SECONDS)
 
     def _initialize(self, num_blocks: int) -> None:
         self._startup.end("wait for the other ranks")
@@ -214,6 +228,7 @@ class WorkerRank:
         assert isinstance(command, SampleTokens)
         if self._failure:
             return CallFailed(command.call_id, self._failure)
+        self._failure = NOTHING_RAN
         self._recorder.doing(Activity.SAMPLING)
         output = self._worker.sample_tokens(command.masks)
         self._recorder.advance()

@@ -8,14 +8,17 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import EngineDeadError, RequestFailedError, VllmObsError
+from vllm_obs.engine.frontend.answer_watch import AnswerWatch
 from vllm_obs.engine.frontend.arrival import Arrival
 from vllm_obs.engine.frontend.chat_template import ChatTemplate, EncodedChat, Message
 from vllm_obs.engine.frontend.client_interface import AsyncEngineClient
 from vllm_obs.engine.frontend.content_form import joined_text
+from vllm_obs.engine.frontend.front_queue import FrontQueue, Place
 from vllm_obs.engine.frontend.input_processor import (
     LONG_TEXT_CHARS,
     InputProcessor,
@@ -27,10 +30,12 @@ from vllm_obs.engine.frontend.input_processor import (
 from vllm_obs.engine.frontend.open_sequence import AT_THE_END, SequenceRequest
 from vllm_obs.engine.frontend.output_processor import OutputProcessor
 from vllm_obs.engine.frontend.outputs import SequenceDelta
+from vllm_obs.engine.frontend.poison_book import OpenRequest, PoisonBook
 from vllm_obs.engine.frontend.request_stream import DeltaQueue, RequestStream
 from vllm_obs.engine.frontend.stats_line import StatsLine
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineCoreRequest, FinishReason
+from vllm_obs.engine.queue_bound import QueueLimits
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.telemetry.recorder import Recorder
 
@@ -50,7 +55,8 @@ class RequestOptions(TypedDict, total=False):
     """What may come with a prompt, one of `num_prompts` of a request.
 
     Moments are `time.monotonic_ns()`; with `stream` False a sequence gives one delta, at its end (cheaper than
-    merging them). `http_id` is ours of the HTTP request, `external_id` the client's label for it; `operation` is
+    merging them). With `deadline_at` nothing is sent from then on; `place` is the room in the queue that was kept
+    for the request. `http_id` is ours of the HTTP request, `external_id` the client's label for it; `operation` is
     chat or text_completion, `model` the name it asked for, `account` and `trace_parent` as in `RequestSubmitted`.
     """
 
@@ -67,6 +73,8 @@ class RequestOptions(TypedDict, total=False):
     trace_parent: str
     stream: bool
     num_prompts: int
+    deadline_at: int | None
+    place: Place | None
 
 
 class AsyncLLM:
@@ -84,6 +92,7 @@ class AsyncLLM:
         observability = config.observability
         self._stats_line = StatsLine(not observability.disable_log_stats, observability.aggregate_engine_logging)
         self._outputs = OutputProcessor(tokenizer, recorder)
+        self.queue = FrontQueue(QueueLimits.from_config(config), lambda: self._outputs.num_open)
         self._handles: dict[str, list[list[str]]] = {}
         self._queues: dict[str, DeltaQueue] = {}
         self._reader: asyncio.Task[None] | None = None
@@ -91,6 +100,12 @@ class AsyncLLM:
         self._threads = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
         self._died = asyncio.Event()
         self._dead_cause: str | None = None
+        self.answers = AnswerWatch()
+        """Whether the model still gives numbers."""
+        self.poison = PoisonBook()
+        """What is not run again, because engines crashed on it."""
+        self.open_at_death: list[OpenRequest] = []
+        """The sequences that were open when the engine died."""
         self.last_submitted_at = 0
         """When a sequence was last sent to the engine (monotonic ns), 0 before."""
 
@@ -109,7 +124,17 @@ class AsyncLLM:
         limits = make_limits(self.config, self.tokenizer, facts)
         check = self._grammar_check
         self._inputs = InputProcessor(self.tokenizer, limits, facts.kv_cache_size_tokens, check)
+        self.queue.attach(facts.num_gpu_blocks)
         self._reader = asyncio.create_task(self._read_outputs(), name="output processor")
+
+    def successor(self, client: AsyncEngineClient) -> "AsyncLLM":
+        """The front of the engine that takes the place of this one's, once `start` is called.
+
+        What does not hang on an engine goes over: tokenizer, threads, what grammars need, and who is refused.
+        """
+        made = AsyncLLM(self.config, client, self.tokenizer, self._recorder)
+        made._threads, made._grammar_check, made.poison = self._threads, self._grammar_check, self.poison
+        return made
 
     async def generate(
         self, prompt: Prompt, params: SamplingParams, request_id: str, **options: Unpack[RequestOptions]
@@ -131,19 +156,25 @@ class AsyncLLM:
     ) -> RequestStream:
         """Check, tokenise, register and send; returns once the request is on its way.
 
-        RequestError for a request that can never succeed, RequestFailedError when it cannot be taken now,
-        EngineDeadError when there is no engine. `request_id` is a handle for `abort` and need not be unique.
-        The stream must be closed.
+        RequestError for a request that can never succeed, RequestFailedError when it cannot be taken now (an
+        OverloadedError where it may be soon), EngineDeadError when there is no engine. `request_id` is a handle
+        for `abort` and need not be unique. The stream must be closed.
         """
         self._require_alive()
         arrival = _arrival(options, params.n, self.config.model.served_model_names[0])
         prepared = await self._prepare(prompt, params, arrival)
         tokenized_at = time.monotonic_ns()
         self._require_alive()
+        _require_time(options.get("deadline_at"), tokenized_at)
+        self.poison.check(prepared.token_ids, params)
         sequences = make_sequences(prepared, params, arrival, _draw_seed)
         ids = [sequence.request_id for sequence in sequences]
-        queue = DeltaQueue(params.n)
-        interval = self.config.scheduler.stream_interval if options.get("stream", True) else AT_THE_END
+        if (place := options.get("place")) is not None:
+            place.spend(params.n)
+        self.queue.admit(ids, len(prepared.token_ids), is_held=params.structured_outputs is not None)
+        is_streamed = options.get("stream", True)
+        queue = DeltaQueue(params.n, partial(self._cut, request_id, ids) if is_streamed else None)
+        interval = self.config.scheduler.stream_interval if is_streamed else AT_THE_END
         for index, sequence_id in enumerate(ids):
             self._outputs.register(
                 SequenceRequest(sequence_id, index, prepared.token_ids, params, queue.put, interval, tokenized_at)
@@ -159,7 +190,7 @@ class AsyncLLM:
         except BaseException:
             close()
             raise
-        return RequestStream(ids[0].rpartition("-")[0], queue, close)
+        return RequestStream(ids[0].rpartition("-")[0], queue, close, partial(self._fail, ids))
 
     async def _send(self, sequences: list[EngineCoreRequest]) -> None:
         """Hand the sequences to the core, with room for others between; those aborted meanwhile stay here."""
@@ -187,15 +218,21 @@ class AsyncLLM:
         encode = partial(self._inputs.encode, text, add_special_tokens)
         return await self._in_thread(encode) if len(text) > LONG_TEXT_CHARS else encode()
 
+    def check_num_chars(self, num_chars: int) -> None:
+        """RequestError for texts of a prompt that are so long in all that they cannot fit the context."""
+        self._inputs.check_num_chars(num_chars)
+
     async def encode_chat(self, template: ChatTemplate, messages: list[Message], /, **options: Any) -> EncodedChat:
         """`ChatTemplate.encode_timed`, long chats off the event loop. RequestError when it cannot fit."""
         self._inputs.check_generates()
+        documents = options.get("documents", ())
         contents = (joined_text(message.get("content")) for message in messages)
         num_chars = sum(len(content) for content in contents if content is not None)
-        num_chars += sum(len(text) for item in options.get("documents", ()) for text in item.values())
+        num_chars += sum(map(len, chain.from_iterable(chain(item, item.values()) for item in documents)))
         self._inputs.check_num_chars(num_chars)
         encode = partial(template.encode_timed, messages, **options)
         is_long = num_chars > LONG_TEXT_CHARS or len(messages) > 32 or bool(options.get("tools"))
+        is_long = is_long or any("tool_calls" in message or "reasoning" in message for message in messages)
         return await self._in_thread(encode) if is_long else encode()
 
     async def call_utility(self, method: str, *args: Any) -> Any:
@@ -266,10 +303,25 @@ class AsyncLLM:
         self._queues.pop(ids[0], None)
         self._tell_core(self._outputs.end(ids, FinishReason.ABORT), FinishReason.ABORT)
 
+    def _fail(self, ids: list[str], failure: RequestFailedError) -> None:
+        self._tell_core(self._outputs.end(ids, FinishReason.ERROR, failure), FinishReason.ERROR)
+
+    def _cut(self, handle: str, ids: list[str]) -> None:
+        if cut := self._outputs.end(ids, FinishReason.ABORT):
+            logger.warning("request %s is aborted: too much of its stream was not read", handle)
+            self._tell_core(cut, FinishReason.ABORT)
+
     def _tell_core(self, ids: Iterable[str], reason: FinishReason) -> None:
         """Send an abort on its own task, so that it goes out even when the caller is being cancelled."""
         if ids := list(ids):
-            self._spawn(self._client.abort_requests(ids, reason))
+            self.queue.leaving(ids)
+            self._spawn(self._abort(ids, reason))
+
+    async def _abort(self, ids: list[str], reason: FinishReason) -> None:
+        try:
+            await self._client.abort_requests(ids, reason)
+        finally:
+            self.queue.left(ids)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(_quietly(work))
@@ -280,8 +332,10 @@ class AsyncLLM:
         try:
             while True:
                 outputs = await self._client.get_output()
+                self.queue.saw(outputs)
                 aborts = self._outputs.process(outputs)
                 self._stats_line.saw(outputs)
+                self.answers.saw(outputs)
                 self._tell_core(aborts.stopped, FinishReason.STOP)
                 self._tell_core(aborts.failed, FinishReason.ERROR)
                 await asyncio.sleep(0)  # outputs that wait already must not keep the readers from running
@@ -293,8 +347,9 @@ class AsyncLLM:
 
     def _die(self, cause: str) -> None:
         self._dead_cause = cause
-        failure = RequestFailedError("The engine died before the request was finished.", "engine_dead")
-        self._outputs.end_all(FinishReason.ERROR, failure)
+        self.open_at_death = self._outputs.open_requests()
+        self._outputs.end_all(FinishReason.ERROR, RequestFailedError(cause, "engine_dead"))
+        self.queue.clear()
         self._died.set()
 
 
@@ -304,6 +359,11 @@ async def _quietly(work: Coroutine[Any, Any, None]) -> None:
         await work
     except VllmObsError as error:
         logger.warning("An abort was not sent: %s", error)
+
+
+def _require_time(deadline_at: int | None, now: int) -> None:
+    if deadline_at is not None and now >= deadline_at:
+        raise RequestFailedError("The request's deadline passed before it could be sent.", "timeout")
 
 
 def _draw_seed() -> int:

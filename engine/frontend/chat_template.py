@@ -79,9 +79,7 @@ class ChatTemplate:
         try:
             text = self._template.render(values)
         except Exception as error:  # a template is a program of somebody else: whatever it raises is its refusal
-            raise RequestError(
-                f"The chat template refused the messages: {str(error)[:200]}", "messages"
-            ) from error
+            raise RequestError(f"The chat template refused the messages: {_told(error)}", "messages") from error
         return _cut_after_last_content(text, messages) if continue_final_message else text
 
     def encode(self, messages: list[Message], /, **options: Any) -> list[int]:
@@ -151,6 +149,11 @@ def _compile(source: str) -> jinja2.Template:
 
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
+
+
+def _told(error: Exception) -> str:
+    """What the template itself says; of what went wrong inside it only the kind, as texts may hold anything."""
+    return str(error)[:200] if type(error) is jinja2.TemplateError else type(error).__name__
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:

@@ -70,6 +70,7 @@ class OpenSequence:
         self.finish_reason: str | None = None
         self.stopped_here = False
         """Whether a stop string ended it, of which the core does not know."""
+        self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens) if params.detokenize else None
         self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
         self._num_shown = 0
@@ -108,7 +109,8 @@ class OpenSequence:
         for position, token_id in enumerate(row.token_ids):
             taken += 1
             self.num_output_tokens += 1
-            ends_it = row.finish_reason == FinishReason.STOP and position == len(row.token_ids) - 1
+            is_last = position == len(row.token_ids) - 1
+            ends_it = is_last and row.finish_reason == FinishReason.STOP and self._is_stop(token_id, row)
             self._take_text(token_id, silent=ends_it and not self.request.params.include_stop_str_in_output)
             if self._stops.matched is not None:
                 break
@@ -119,6 +121,11 @@ class OpenSequence:
         if row.logprobs is not None:
             self._delta.logprobs = (self._delta.logprobs or []) + token_logprobs(row.logprobs)[:taken]
         self._finish(row)
+
+    def _is_stop(self, token_id: int, row: OutputRow) -> bool:
+        """Whether the token itself ended the sequence; the last one of a grammar is output like another."""
+        is_eos = token_id in self._tokenizer.eos_token_ids and not self.request.params.ignore_eos
+        return is_eos or token_id == row.stop_token_id
 
     def _take_text(self, token_id: int, silent: bool) -> None:
         if self._detokenizer is None or silent:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.frontend.open_sequence import OpenSequence, OutputRow, SequenceRequest, output_rows
+from vllm_obs.engine.frontend.poison_book import OpenRequest
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineCoreOutputs, FinishReason
 from vllm_obs.telemetry.recorder import Recorder
@@ -52,6 +53,13 @@ class OutputProcessor:
         """Whether a sequence is registered and not ended."""
         return request_id in self._open
 
+    def open_requests(self) -> list[OpenRequest]:
+        """Every open sequence, in the order in which they were registered."""
+        return [
+            OpenRequest(request_id, one.request.prompt_token_ids, one.request.params, one.num_output_tokens)
+            for request_id, one in self._open.items()
+        ]
+
     def register(self, request: SequenceRequest) -> None:
         """Take a sequence on; its deltas go to `request.sink`."""
         self._open[request.request_id] = OpenSequence(request, self._tokenizer, self._clock)
@@ -78,7 +86,10 @@ class OutputProcessor:
         ended = [request_id for request_id in request_ids if request_id in self._open]
         for request_id in ended:
             sequence = self._open[request_id]
-            sequence.fail(reason.label, error)
+            try:
+                sequence.fail(reason.label, error)
+            except Exception:  # whoever was to be told cannot be; it has ended all the same
+                logger.exception("The end of request %s could not be told", request_id)
             self._close(sequence, "" if error is None else error.reason)
         return ended
 

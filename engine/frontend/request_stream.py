@@ -3,19 +3,26 @@
 import asyncio
 from collections.abc import Callable
 
+from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.frontend.outputs import SequenceDelta
+
+MAX_WAITING_TOKENS = 65_536
+"""A lagging reader's tokens, each with its alternatives, that are held for it; some tens of MB at most."""
 
 
 class DeltaQueue:
-    """Holds at most one delta a sequence: a later one is merged into it, so memory does not grow with the lag.
+    """Holds at most one delta a sequence: a later one is merged into it, so that their number does not grow.
 
-    Used from one event loop. However many deltas a step brings, the reader is woken once.
+    Used from one event loop. However many deltas a step brings, the reader is woken once. With `cut` there is a
+    bound on what is merged too: it is called once, from the loop, when more than `MAX_WAITING_TOKENS` wait.
     """
 
-    def __init__(self, num_sequences: int) -> None:
+    def __init__(self, num_sequences: int, cut: Callable[[], None] | None = None) -> None:
         self._num_unfinished = num_sequences
         self._waiting: dict[int, SequenceDelta] = {}
+        self._weights: dict[int, int] = {}
         self._arrived = asyncio.Event()
+        self._cut = cut
 
     @property
     def num_waiting(self) -> int:
@@ -27,8 +34,14 @@ class DeltaQueue:
         earlier = self._waiting.get(delta.index)
         if earlier is None:
             self._waiting[delta.index] = delta
+            self._weights[delta.index] = _weight(delta)
         else:
+            self._weights[delta.index] += _weight(delta)
             earlier.absorb(delta)
+            if self._cut is not None and sum(self._weights.values()) > MAX_WAITING_TOKENS:
+                # Not from here: whoever gives us this delta is in the middle of its sequence.
+                asyncio.get_running_loop().call_soon(self._cut)
+                self._cut = None
         self._arrived.set()
 
     async def get(self) -> SequenceDelta | None:
@@ -39,9 +52,17 @@ class DeltaQueue:
             self._arrived.clear()
             await self._arrived.wait()
         delta = self._waiting.pop(next(iter(self._waiting)))
+        del self._weights[delta.index]
         if delta.finish_reason is not None:
             self._num_unfinished -= 1
         return delta
+
+
+def _weight(delta: SequenceDelta) -> int:
+    """Its tokens, each with its alternatives."""
+    if delta.logprobs is None:
+        return len(delta.token_ids)
+    return sum(1 + len(entry.top) for entry in delta.logprobs)
 
 
 class RequestStream:
@@ -51,10 +72,17 @@ class RequestStream:
     the sequences are `{request_id}-{index}`.
     """
 
-    def __init__(self, request_id: str, queue: DeltaQueue, close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        queue: DeltaQueue,
+        close: Callable[[], None],
+        fail: Callable[[RequestFailedError], None],
+    ) -> None:
         self.request_id = request_id
         self._queue = queue
         self._close = close
+        self._fail = fail
 
     def __aiter__(self) -> "RequestStream":
         return self
@@ -70,6 +98,10 @@ class RequestStream:
 
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
+
+    def fail(self, failure: RequestFailedError) -> None:
+        """End the sequences that still run with an error; their last deltas carry it."""
+        self._fail(failure)
 
     async def aclose(self) -> None:
         """Abort the sequences that still run; harmless when none does, and when called again."""

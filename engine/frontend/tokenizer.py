@@ -8,10 +8,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read when tokenizers
 import tokenizers as hf
 
 from vllm_obs.engine.config import ModelConfig
-from vllm_obs.engine.errors import RequestError
+from vllm_obs.engine.errors import ConfigError, RequestError
 from vllm_obs.engine.frontend.gguf_tokenizer import read_gguf_tokenizer
 from vllm_obs.engine.frontend.hf_tokenizer import read_hf_tokenizer
 from vllm_obs.engine.frontend.vocabulary import Vocabulary
+from vllm_obs.engine.model.reading import reading
 from vllm_obs.engine.sampling_params import check_token_ids
 
 
@@ -84,10 +85,18 @@ class Tokenizer:
 def load_tokenizer(config: ModelConfig) -> Tokenizer:
     """The model's tokenizer, from a .gguf file or a directory with tokenizer.json.
 
-    The model's own end-of-sequence ids come first, then the tokenizer's. ConfigError when there is none to read.
+    The model's own end-of-sequence ids come first, then the tokenizer's. ConfigError when there is none to read,
+    or it is another model's: it has more tokens than the model, those left out that were added to it later.
     """
     read = read_gguf_tokenizer if config.tokenizer.endswith(".gguf") else read_hf_tokenizer
-    return Tokenizer(*read(config.tokenizer, config.architecture))
+    with reading(config.tokenizer):
+        backend, vocabulary = read(config.tokenizer, config.architecture)
+        num_tokens, num_rows = backend.get_vocab_size(with_added_tokens=False), config.architecture.vocab_size
+        if num_tokens > num_rows:
+            raise ConfigError(
+                f"{config.tokenizer}: another model's tokenizer: it has {num_tokens} tokens, the model {num_rows}"
+            )
+        return Tokenizer(backend, vocabulary)
 
 
 def _without_special_tokens(backend: hf.Tokenizer) -> hf.Tokenizer:

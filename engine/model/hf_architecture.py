@@ -4,6 +4,7 @@ from typing import Any
 
 from vllm_obs.engine.config import ModelArchitecture
 from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.model.architecture import is_positive
 
 SUPPORTED = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
@@ -23,9 +24,9 @@ class ConfigValues:
 
     def number(self, key: str, default: float | None = None) -> float:
         """A positive number, or ConfigError."""
-        value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise ConfigError(f"{self.place}: {key} is {value!r}, not a positive number")
+        value: float = self.get(key, default)
+        if not is_positive(value):
+            raise ConfigError(f"{self.place}: {key} is {value!r:.64}, not a positive number")
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:
@@ -124,8 +125,8 @@ def _rope(config: ConfigValues) -> tuple[float, dict[str, Any] | None]:
     if not isinstance(scaling, dict):
         raise ConfigError(f"{config.place}: rope_scaling is {scaling!r}, not an object")
     theta = scaling.get("rope_theta") or config.get("rope_theta", 10000.0)
-    if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
-        raise ConfigError(f"{config.place}: rope_theta is {theta!r}, not a positive number")
+    if not is_positive(theta):
+        raise ConfigError(f"{config.place}: rope_theta is {theta!r:.64}, not a positive number")
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind not in ROPE_TYPES:
         raise ConfigError(

@@ -15,6 +15,7 @@ from vllm_obs.engine.model.gguf_architecture import gguf_architecture, gguf_chat
 from vllm_obs.engine.model.gguf_file import GGUFFile
 from vllm_obs.engine.model.hf_architecture import hf_architecture, token_ids
 from vllm_obs.engine.model.hub import download_model
+from vllm_obs.engine.model.reading import reading
 from vllm_obs.engine.model.safetensors_header import read_json, read_tensor_table
 from vllm_obs.engine.model.tensor_names import Shape, check_tensors, expected_tensors, gguf_name
 from vllm_obs.engine.pooling.model_files import longest_text, model_pooling
@@ -63,13 +64,14 @@ def resolve_model(model: str | None, load_format: str = "auto") -> ModelSource:
         return _resolve_directory(SYNTHETIC_MODEL, _SYNTHETIC_PATH, load_format)
     name = DEFAULT_MODEL if model is None else model
     path = _locate(name, needs_weights=load_format not in _WITHOUT_WEIGHTS)
-    if path.is_dir():
-        if load_format == "gguf":
-            raise ConfigError(f"--load-format gguf asks for a .gguf file, but {path} is a directory")
-        return _resolve_directory(name, path, load_format)
-    if load_format == "safetensors":
-        raise ConfigError(f"--load-format safetensors asks for a directory, but {path} is a file")
-    return _resolve_gguf(name, path, load_format)
+    with reading(str(path)):
+        if path.is_dir():
+            if load_format == "gguf":
+                raise ConfigError(f"--load-format gguf asks for a .gguf file, but {path} is a directory")
+            return _resolve_directory(name, path, load_format)
+        if load_format == "safetensors":
+            raise ConfigError(f"--load-format safetensors asks for a directory, but {path} is a file")
+        return _resolve_gguf(name, path, load_format)
 
 
 def resolve_tokenizer(tokenizer: str) -> str:

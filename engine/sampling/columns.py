@@ -130,6 +130,18 @@ class SamplingBatch:
         """The `Need` bits that any row has."""
         return int(np.bitwise_or.reduce(self.needs)) if len(self.rows) else 0
 
+    def alone(self, index: int) -> "SamplingBatch":
+        """One of the step's rows, as if it were the only one."""
+        only = slice(index, index + 1)
+        return SamplingBatch(
+            self.columns,
+            self.rows[only],
+            self.request_ids[only],
+            self.num_tokens[only],
+            self.num_prompt_tokens[only],
+            self.token_ids,
+        )
+
     def indices(self, need: Need) -> list[int]:
         """Which rows (indices into the step's logits) have this need."""
         return np.flatnonzero(self.needs & need).tolist() if self.needed & need else []

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vllm_obs.engine.faults import InjectedFaultError, maybe_fault
+from vllm_obs.engine.faults import InjectedFaultError, any_planted, maybe_fault
 from vllm_obs.engine.messages import Logprobs
 from vllm_obs.engine.plan import GrammarMasks
 from vllm_obs.engine.sampling.choice import best_tokens, choose_tokens
@@ -61,7 +61,11 @@ def _blank_infinite(logits: torch.Tensor, maxima: Float32Array) -> BoolArray:
 
 
 def _plant_faults(logits: torch.Tensor, request_ids: Sequence[str]) -> None:
+    """A fault at `logits` breaks the numbers of its row, one at `sampler` is an error in our own code."""
+    if not any_planted():
+        return
     for index, request_id in enumerate(request_ids):
+        maybe_fault("sampler", request_id)
         try:
             maybe_fault("logits", request_id)
         except InjectedFaultError:

@@ -1,5 +1,6 @@
 """GrammarCompiler: grammars become matchers in a thread of their own, within limits, the last ones kept."""
 
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable
@@ -9,11 +10,12 @@ from threading import Lock, get_native_id
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from vllm_obs.engine.errors import RequestError
+from vllm_obs.engine.structured.deep_stack import on_stack_of
 from vllm_obs.engine.structured.grammar_text import told
 
 MAX_KEPT = 256
-MAX_KEPT_CHARS = 16 << 20
-"""Of all kept grammars together."""
+MAX_KEPT_CHARS = 1 << 20
+"""Of all kept grammars together: what one takes is up to 300 bytes for each of its characters."""
 
 LIMITS = LLParserLimits(
     initial_lexer_fuel=2_000_000,
@@ -25,10 +27,18 @@ LIMITS = LLParserLimits(
 )
 """What llguidance may spend: about 40 ms to compile, 15 ms for the tokens of one place, 100 MB of states."""
 
+STACK_BYTES = 8 << 20
+STACK_BYTES_A_CHAR = 800
+"""llguidance follows references by recursion: rules or definitions of which each names the next take up to 450
+bytes of stack for each character that writes them down, and where the stack ends the process ends.
+"""
+
 NICENESS = 10
 """Of the compiling thread: where it shares its core with a step, it is the one that waits."""
 
 Compiled = Future[LLMatcher]
+
+logger = logging.getLogger(__name__)
 
 
 class GrammarCompiler:
@@ -77,7 +87,16 @@ class GrammarCompiler:
         self._table()
 
     def _compile(self, grammar: str) -> LLMatcher:
-        return build_matcher(self._table(), grammar)
+        tokens, num_bytes = self._table(), STACK_BYTES + STACK_BYTES_A_CHAR * len(grammar)
+        try:
+            return on_stack_of(num_bytes, lambda: build_matcher(tokens, grammar))
+        except RequestError:
+            raise
+        except BaseException as error:  # Rust's panics among them: whatever it is, it is this grammar's
+            logger.warning(
+                "A grammar of %d characters could not be compiled: %s", len(grammar), type(error).__name__
+            )
+            raise _unusable("the compiler failed") from error
 
     def _table(self) -> LLTokenizer:
         if self._tokens is None:
@@ -96,12 +115,12 @@ def build_matcher(tokens: LLTokenizer, grammar: str) -> LLMatcher:
     if not matcher.is_error():
         matcher.compute_bitmask()  # what allows nothing at all, or takes too long, is found out here
     if matcher.is_error():
-        raise RequestError(
-            f"The grammar cannot be used: {_plain(matcher.get_error(), grammar)}.",
-            "structured_outputs",
-            reason="unsupported",
-        )
+        raise _unusable(_plain(matcher.get_error(), grammar))
     return matcher
+
+
+def _unusable(why: str) -> RequestError:
+    return RequestError(f"The grammar cannot be used: {why}.", "structured_outputs", reason="unsupported")
 
 
 def _give_way() -> None:

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vllm_obs.engine.config import ModelConfig
+from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.plan import GrammarMasks
 from vllm_obs.engine.request import Grammar, Request
 
 if TYPE_CHECKING:
     from vllm_obs.engine.structured.compiler import GrammarCompiler
+
+
+ANY_TOKEN = -1
+"""A word of a mask that allows them all."""
 
 
 def _nobody() -> None:
@@ -28,6 +33,7 @@ class GrammarBook:
         self._num_words = -(-model.architecture.vocab_size // 32)
         self._compiler: GrammarCompiler | None = None
         self._thread: ThreadPoolExecutor | None = None
+        self._failed: list[tuple[str, Exception]] = []
 
     def prepare(self) -> Future[None]:
         """Begin to make what every grammar needs, in a thread; done when it is made."""
@@ -55,6 +61,11 @@ class GrammarBook:
             self._thread = ThreadPoolExecutor(1, "grammar masks")
         return self._thread.submit(self._masks, list(requests))
 
+    def take_failed(self) -> list[tuple[str, Exception]]:
+        """Sequences whose masks could not be made since the last call; no mask must be in the making."""
+        failed, self._failed = self._failed, []
+        return failed
+
     def close(self) -> None:
         """End the threads."""
         if self._compiler is not None:
@@ -73,5 +84,12 @@ class GrammarBook:
         bitmask = np.zeros((len(requests), self._num_words), np.int32)
         for request, words in zip(requests, bitmask, strict=True):
             assert request.grammar is not None
-            request.grammar.write_mask(words)
+            try:
+                maybe_fault("grammar_mask", request.request_id)
+                request.grammar.write_mask(words)
+            except MemoryError:
+                raise
+            except Exception as error:
+                words[:] = ANY_TOKEN  # which is given to nobody
+                self._failed.append((request.request_id, error))
         return GrammarMasks([request.request_id for request in requests], bitmask)

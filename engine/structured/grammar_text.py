@@ -15,6 +15,7 @@ MAX_GRAMMAR_CHARS = 262_144
 """Of a schema, regex or grammar as it is given, and of the grammar made of it."""
 MAX_CHOICES = 4096
 MAX_TAGS = 128
+MAX_ECHO_CHARS = 48
 MAX_BLANKS = 24
 """So many blanks and line ends may stand between two words of JSON; without a bound a model can go on for ever."""
 
@@ -32,7 +33,7 @@ def json_grammar(schema: Mapping[str, Any] | bool, is_compact: bool = False) -> 
     try:
         grammar = LLMatcher.grammar_from_json_schema(text, overrides=_COMPACT if is_compact else _FLEXIBLE)
     except ValueError as error:
-        raise RequestError(f"The JSON schema cannot be used: {_first_line(str(error))}.", "json") from None
+        raise RequestError(f"The JSON schema cannot be used: {told(str(error), text)}.", "json") from None
     return _checked(grammar)
 
 
@@ -78,7 +79,7 @@ def _written(schema: Mapping[str, Any]) -> str:
     try:
         return json.dumps(schema, ensure_ascii=False, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
-        raise RequestError(f"The JSON schema cannot be written: {_first_line(str(error))}.", "json") from None
+        raise RequestError(f"The JSON schema cannot be written: {told(str(error), '')}.", "json") from None
 
 
 def _lark_of_gbnf(text: str) -> str:
@@ -87,7 +88,7 @@ def _lark_of_gbnf(text: str) -> str:
     try:
         return str(any_to_lark(text))
     except Exception as error:  # the converter raises whatever its parser raises
-        raise RequestError(f"The grammar cannot be read: {_first_line(str(error))}.", "grammar") from None
+        raise RequestError(f"The grammar cannot be read: {told(str(error), text)}.", "grammar") from None
 
 
 def _check_length(what: str, text: str) -> None:
@@ -103,5 +104,10 @@ def _checked(grammar: str) -> str:
     return grammar
 
 
-def _first_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no reason given"])[0][:160].rstrip(".")
+def told(error: str, given: str) -> str:
+    """The first line of what a compiler complains of, cut where it repeats much of what it was given."""
+    line = (error.strip().splitlines() or [""])[0][:200].rstrip(".:")
+    for start in range(len(line) - MAX_ECHO_CHARS):
+        if line[start : start + MAX_ECHO_CHARS + 1] in given:
+            return line[: start + MAX_ECHO_CHARS - 1] + "…"
+    return line or "no reason given"

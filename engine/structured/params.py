@@ -94,6 +94,8 @@ def _tags_of(value: Any) -> list[StructTag]:
     triggers = tag.get("triggers")
     if not isinstance(triggers, list) or not all(isinstance(trigger, str) and trigger for trigger in triggers):
         raise RequestError("structural_tag needs triggers: texts with which its tags begin.", "structural_tag")
+    if max(len(tag["structures"]), len(triggers)) > (most := grammar_text.MAX_TAGS):
+        raise RequestError(f"structural_tag takes at most {most} structures and triggers.", "structural_tag")
     return [_tag_of(structure, triggers) for structure in tag["structures"]]
 
 

@@ -11,8 +11,9 @@ from vllm_obs.engine.messages import Float32Array, Logprobs
 from vllm_obs.engine.model.interface import DecoderModel, PagedKVCache, Progress, unwatched
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan, WorkerMoments
 from vllm_obs.engine.sampling.choice import best_tokens
+from vllm_obs.engine.sampling.each_row import sample_rows
 from vllm_obs.engine.sampling.logprobs import concatenate, gather_logprobs
-from vllm_obs.engine.sampling.sampler import SampledTokens, sample
+from vllm_obs.engine.sampling.sampler import SampledTokens
 from vllm_obs.engine.worker.input_batch import InputBatch
 from vllm_obs.engine.worker.pooler import NOBODYS_TOKEN, Pooler
 from vllm_obs.engine.worker.step_inputs import PromptSpan, StepInputs, prepare
@@ -119,7 +120,7 @@ class ModelRunner:
         if not len(rows):
             return [], SampledTokens([], [], [])
         batch = self.input_batch.sampling_batch(rows)
-        sampled = sample(self.model.compute_logits(hidden[: len(rows)]), batch, masks)
+        sampled = sample_rows(lambda: self.model.compute_logits(hidden[: len(rows)]), batch, masks)
         self.input_batch.note_sampled(rows, sampled.token_ids)
         if not sampled.failed:
             return batch.request_ids, sampled

@@ -1,45 +1,15 @@
 """A start that cannot work ends with 78, one plain line, and nothing left behind."""
 
-import contextlib
 import os
 import socket
 import subprocess
-import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
-
-from vllm_obs.cli.serve import SERVE_FLAGS
-from vllm_obs.cli.settings import environment_name
-
-DEADLINE_SECONDS = 15.0
-"""Three times the promised five seconds."""
-
-
-def serve(
-    *words: str, env: dict[str, str] | None = None, seconds: float = DEADLINE_SECONDS
-) -> subprocess.CompletedProcess[str]:
-    names = {environment_name(flag) for flag in SERVE_FLAGS}
-    inherited = {name: value for name, value in os.environ.items() if name not in names}
-    return subprocess.run(
-        [sys.executable, "-m", "vllm_obs", "serve", *words],
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        stdin=subprocess.DEVNULL,
-        env={**inherited, "HF_HUB_OFFLINE": "1", **(env or {})},
-        check=False,
-    )
-
-
-def assert_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> None:
-    assert done.returncode == 78, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("vllm-obs: ")
-    for part in parts:
-        assert part in done.stderr
+from bad_start import DEADLINE_SECONDS, assert_one_line, environment, processes_with, serve, serve_command
+from serving import free_port
 
 
 @pytest.mark.parametrize(
@@ -69,6 +39,34 @@ def test_a_port_that_is_taken() -> None:
         assert_one_line(serve("--host", "127.0.0.1", "--port", str(port)), f"port {port} on 127.0.0.1 is in use")
 
 
+def test_of_several_starts_at_one_port_at_once_one_is_up(short_path: Path) -> None:
+    port, env = str(free_port()), environment({"VLLM_OBS_RUN_DIR": str(short_path)})
+    command = serve_command("--load-format", "synthetic", "--host", "127.0.0.1", "--port", port)
+    pipe = subprocess.PIPE
+    starts = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env) for _ in range(4)]
+    try:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while len(ended := [start for start in starts if start.poll() is not None]) < len(starts) - 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (up,) = (start for start in starts if start.poll() is None)
+        for start in ended:
+            out, err = start.communicate()
+            assert_one_line(
+                subprocess.CompletedProcess(command, start.returncode, out, err),
+                f"port {port} on 127.0.0.1 is in use",
+            )
+        assert up.stdout is not None
+        assert any(line.startswith("Ready in ") for line in iter(up.stdout.readline, ""))
+        up.terminate()
+        up.communicate(timeout=40)
+        assert up.returncode == 0
+    finally:
+        for start in starts:
+            start.kill()
+            start.communicate()
+
+
 def test_a_corrupt_file(tmp_path: Path) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF" + bytes(range(256)) * 40)
@@ -87,14 +85,37 @@ def test_a_cache_that_holds_no_request_of_full_length(short_path: Path) -> None:
     assert processes_with(run_dir) == []
 
 
-def processes_with(run_dir: str) -> list[int]:
-    """Who still runs with this run directory in its environment."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("VLLM_OBS_RUN_DIR") == run_dir:
-                found.append(process.pid)
-    return found
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda place, other: place.symlink_to(other), "is not a directory of this user"),
+        (lambda place, other: place.touch(), "cannot make the directory"),
+        (lambda place, other: (place.mkdir(), place.chmod(0o777)), "can be written by other users"),
+        (lambda place, other: (place.mkdir(), os.chown(place, 65_534, 65_534)), "is not a directory of this user"),
+    ],
+    ids=["link", "file", "writable", "of somebody else"],
+)
+def test_a_place_for_runs_that_is_not_ours_alone_is_not_used(
+    short_path: Path, make: Callable[[Path, Path], object], said: str
+) -> None:
+    """Nor is anything in it read: a lock that is a pipe would hold up whoever opens it."""
+    place, other = short_path / "runs", short_path / "other"
+    other.mkdir()
+    try:
+        make(place, other)
+    except PermissionError:
+        pytest.skip("only root can give a directory away")
+    if place.is_dir():
+        trap = place / "20260101-000000-1"
+        trap.mkdir()
+        os.mkfifo(trap / "lock")
+        (trap / "APIServer_0.ring").touch()
+    done = serve("--load-format", "synthetic", "--port", "0", env={"VLLM_OBS_RUN_DIR": str(place)})
+    assert_one_line(done, str(place), said)
+    assert sorted(path.name for path in other.rglob("*")) in (
+        [],
+        ["20260101-000000-1", "APIServer_0.ring", "lock"],
+    )
 
 
 def test_the_search_for_leftovers_finds_one() -> None:

@@ -95,6 +95,8 @@ def test_an_endpoint_in_the_environment_allows_detailed_traces() -> None:
         ({"shutdown_timeout": -1.0}, "--shutdown-timeout -1 is not between 0 and 86400"),
         ({"stall_timeout": 0.0}, "--stall-timeout 0 is not between 1 and 86400 seconds"),
         ({"stall_timeout": 90_000.0}, "--stall-timeout 90000 is not between 1 and 86400 seconds"),
+        ({"engine_restarts": -1}, "--engine-restarts -1 is not between 0 and 100"),
+        ({"engine_restarts": 101}, "--engine-restarts 101 is not between 0 and 100"),
         ({"api_key": [""]}, "an API key is empty"),
         ({"api_key": ["a\nb"]}, "an API key is empty, unprintable"),
         ({"trace_sample_rate": 1.5}, "--trace-sample-rate 1.5 is not between 0 and 1"),
@@ -130,6 +132,7 @@ def test_bad_values(values: dict[str, object], message: str) -> None:
     [
         {"inspect_port": 8000, "uds": "/tmp/s"},
         {"inspect_port": 0, "port": 0},
+        {"engine_restarts": 0},
         {"inspect_host": "192.0.2.1", "disable_telemetry": True},
         {"inspect_host": "localhost"},
         {"otlp_traces_endpoint": "collector:4317"},

@@ -50,7 +50,8 @@ def base() -> Iterator[Path]:
 @contextlib.contextmanager
 def started(model: list[str], base: Path, *args: str, **env: str) -> Iterator[Server]:
     """A ready server with a ready Observer, which the test ends; nothing of it is left."""
-    server = Server(*model, "--enable-log-requests", *args, env={"VLLM_OBS_RUN_DIR": str(base), **env})
+    flags = ("--enable-log-requests", "--engine-restarts", "0")
+    server = Server(*model, *flags, *args, env={"VLLM_OBS_RUN_DIR": str(base), **env})
     try:
         server.wait_ready(120)
         await_that(lambda: "Inspector: " in server.log.read_text(), 60)

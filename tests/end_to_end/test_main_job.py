@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -73,15 +74,22 @@ def test_offline_chat_answers_through_the_same_engine() -> None:
     assert [output.outputs[0].text for output in outputs] == ["The capital of France is Paris."] * 2
 
 
-def test_sigterm_lets_running_streams_finish_and_exits_0() -> None:
-    with serving() as server, ThreadPoolExecutor(3) as pool:
-        asked = {**LONG, "max_tokens": 40}
-        streams = [server.stream("/v1/completions", asked) for _ in range(3)]
-        first = [next(stream) for stream in streams]
+def test_sigterm_lets_running_streams_finish_refuses_what_still_comes_and_exits_0() -> None:
+    with serving() as server, ThreadPoolExecutor(12) as pool:
+        asked = {**LONG, "max_tokens": 60}
+        streams = [server.stream("/v1/completions", asked) for _ in range(10)]
+        assert len([next(stream) for stream in streams]) == 10
+        rest = pool.map(list, streams)
         server.process.send_signal(signal.SIGTERM)
-        rest = list(pool.map(list, streams))
-        assert len(first) == 3
-        assert [events[-1]["choices"][0]["finish_reason"] for events in rest] == ["length"] * 3
+        told_at = time.monotonic()
+        while (ready := server.request("GET", "/readyz"))[0] == 200:
+            assert time.monotonic() - told_at < 3
+        assert (ready[0], ready[1]["error"]["reason"]) == (503, "shutting_down")
+        for _ in range(5):  # whoever has not heard of it goes on asking
+            status, reply = server.request("POST", "/v1/completions", {**LONG, "max_tokens": 1})
+            assert (status, reply["error"]["reason"]) == (503, "shutting_down")
+            assert server.request("GET", "/livez")[0] == 200
+        assert [events[-1]["choices"][0]["finish_reason"] for events in rest] == ["length"] * 10
         assert server.process.wait(40) == 0
 
 
@@ -103,7 +111,7 @@ def test_sigkill_of_the_api_server_leaves_no_process_and_no_socket(backend: str,
 
 
 def test_killing_the_engine_ends_every_stream_with_its_cause_and_exits_70() -> None:
-    server = Server()
+    server = Server("--engine-restarts", "0")
     try:
         server.wait_ready()
         streams = [server.stream("/v1/completions", LONG) for _ in range(4)]

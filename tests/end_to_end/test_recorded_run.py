@@ -180,7 +180,7 @@ def test_the_start_is_accounted_for_without_gaps(run_base: Path) -> None:
 
 def test_the_last_steps_of_a_killed_engine_can_be_read(run_base: Path) -> None:
     with contextlib.ExitStack() as stack:
-        server = Server(*LIGHT, env={"VLLM_OBS_RUN_DIR": str(run_base)})
+        server = Server(*LIGHT, "--engine-restarts", "0", env={"VLLM_OBS_RUN_DIR": str(run_base)})
         stack.callback(server.close)
         server.wait_ready()
         asked = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True}

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from process_watch import gone
 
@@ -232,3 +235,62 @@ def test_pipe_messages_come_back_and_end_cleanly() -> None:
         os.close(write_fd)
     assert read_message(read_fd) is None
     os.close(read_fd)
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack("<I", len(body)) + body
+
+
+NONSENSE = [
+    framed(b"\xc1"),
+    framed(b"\x07"),
+    framed(b"\x93\x01\x02\x03"),
+    framed(bytes(msgpack.packb([1, 2]))),
+    framed(bytes(msgpack.packb({"READY": 1}))),
+    framed(b"\xdd\xff\xff\xff\xff"),
+    framed(b"\x91" * 2000),
+    b"\xff\xff\xff\xff",
+]
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_what_is_no_message_is_a_value_error_whatever_it_is(nonsense: bytes) -> None:
+    read_end, write_end = os.pipe()
+    try:
+        os.write(write_end, nonsense)
+        with pytest.raises(ValueError, match=r"message"):
+            read_message(read_end)
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+def test_the_end_of_a_child_that_talked_nonsense_is_seen() -> None:
+    with child_that("nonsense", nonsense=NONSENSE[1]) as child:
+        assert child.wait(START_SECONDS)
+        assert child.exit_cause == f"{TITLE} exited with code 9"
+
+
+@pytest.mark.parametrize("payload", [None, ["why", "x"]])
+def test_a_failure_that_is_told_badly_is_a_failure(payload: Any) -> None:
+    with (
+        child_that("nonsense", nonsense=framed(bytes(msgpack.packb(["FAILED", payload])))) as child,
+        pytest.raises(StartupError, match=re.escape(repr(payload))),
+    ):
+        child.wait_for(READY, START_SECONDS)
+
+
+def test_who_is_told_of_an_end_and_fails_keeps_nobody_else_from_hearing_it() -> None:
+    heard: list[str] = []
+
+    def fail(cause: str) -> None:
+        raise RuntimeError("not today")
+
+    with child_that("serve") as child:
+        child.wait_for(READY, START_SECONDS)
+        child.on_exit(fail)
+        child.on_exit(heard.append)
+        os.kill(child.pid, signal.SIGKILL)
+        assert child.wait(START_SECONDS)
+        child.stop()
+        assert heard == [f"{TITLE} was killed by SIGKILL"]

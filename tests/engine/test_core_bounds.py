@@ -98,12 +98,14 @@ def test_bad_sampling_is_answered_with_an_error_row_and_the_engine_serves_on(
     "fields",
     [
         {"priority": 2**31},
+        {"submitted_at": -1},
+        {"submitted_at": 2**63},
         {"cache_salt": ""},
         {"cache_salt": "x" * 5000},
         {"prompt_token_ids": np.array([[1, 2]], dtype=np.int32)},
         {"prompt_token_ids": np.array([1.0, 2.0])},
     ],
-    ids=["priority", "empty salt", "long salt", "matrix", "floats"],
+    ids=["priority", "early", "late", "empty salt", "long salt", "matrix", "floats"],
 )
 def test_other_bad_fields_are_answered_with_an_error_row(bench: Bench, fields: dict[str, Any]) -> None:
     bench.add("bad", [1, 2], **fields)

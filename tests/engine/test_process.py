@@ -134,17 +134,21 @@ def test_what_strangers_send_as_outputs_is_dropped_and_counted(peer: EnginePeer)
     peer.run({"a"})
     encoder = FrameEncoder()
     door = socket_endpoint(peer.link.config.run_dir, "door")  # the engine's own has no name any more
+    peer.link.outputs.set(zmq.IPC_FILTER_PID, os.getpid())  # only the engine is let in
     peer.link.outputs.bind(door)
     with zmq.Context() as context, make_socket(context, zmq.PUSH) as stranger:
         stranger.connect(door)
         stranger.send_multipart(encoder.outputs(sample._replace(generation=GENERATION - 1)))
+        stranger.send_multipart(encoder.outputs(sample._replace(client_index=1)))
+        stranger.send_multipart(encoder.outputs(sample._replace(engine_index=1)))
+        stranger.send_multipart(encoder.outputs(sample._replace(finish_reasons=[77])))
         stranger.send_multipart([b"\x00", b"\xc1"])
         stranger.send_multipart([b"x"])
         deadline = time.monotonic() + 20
-        while sum(peer.link.num_dropped.values()) < 3 and time.monotonic() < deadline:
+        while sum(peer.link.num_dropped.values()) < 6 and time.monotonic() < deadline:
             peer.ping()
-    assert peer.link.num_dropped == {"generation": 1, "decode": 1, "parts": 1}
-    assert len(peer.recorder.of(FrameDropped)) == 3
+    assert peer.link.num_dropped == {"generation": 1, "client": 2, "type": 1, "decode": 1, "parts": 1}
+    assert len(peer.recorder.of(FrameDropped)) == 6
 
 
 def test_an_idle_engine_sleeps(peer: EnginePeer) -> None:

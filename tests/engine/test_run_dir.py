@@ -186,3 +186,49 @@ def test_the_place_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert base_directory() == Path("/run/user/1/vllm-obs")
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert base_directory() == Path(f"/tmp/vllm-obs-{os.getuid()}")
+
+
+OTHER_UID = 65_534
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_somebody_else_is_refused_and_their_runs_are_left_alone(run_base: Path) -> None:
+    """As where somebody made /tmp/vllm-obs-UID before us."""
+    theirs = dead_run(run_base, 1)
+    os.chown(theirs, OTHER_UID, OTHER_UID)
+    for number in range(2, 9):
+        dead_run(run_base, number)
+    prune_dead_runs(run_base)
+    assert sorted(path.name for path in theirs.iterdir()) == ["in0.sock", "lock", "ring"]
+    before = set(run_base.iterdir())
+    os.chown(run_base, OTHER_UID, OTHER_UID)
+    with pytest.raises(ConfigError, match="is not a directory of this user; set VLLM_OBS_RUN_DIR"):
+        RunDirectory.create()
+    assert set(run_base.iterdir()) == before
+
+
+def test_links_inside_a_dead_run_are_removed_and_not_followed(run_base: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("data")
+    for number in range(1, 9):
+        path = dead_run(run_base, number)
+        (path / "link").symlink_to(tmp_path)
+        (path / "link.sock").symlink_to(tmp_path / "precious")
+    prune_dead_runs(run_base)
+    assert (tmp_path / "precious").read_text() == "data"
+    assert len([path for path in run_base.iterdir() if path.is_dir()]) == NUM_DEAD_RUNS_KEPT
+
+
+@pytest.mark.parametrize("name", ["lock", ".lock"])
+def test_a_link_in_the_place_of_a_lock_is_refused(run_base: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "precious").write_text("data")
+    if name == ".lock":
+        (run_base / ".lock").symlink_to(tmp_path / "precious")
+        with pytest.raises(ConfigError, match="cannot open the lock"):
+            RunDirectory.create()
+    else:
+        runs = [dead_run(run_base, number) for number in range(1, 9)]
+        (runs[0] / "lock").unlink()
+        (runs[0] / "lock").symlink_to(tmp_path / "precious")
+        prune_dead_runs(run_base)
+        assert runs[0].exists()  # nobody can say whether it lives
+    assert (tmp_path / "precious").read_text() == "data"

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 from core_bench import Bench
-from fake_executor import make_request, tiny_config
+from fake_executor import expected_output, make_request, tiny_config
 from scheduler_driver import SchedulerDriver
 
 from vllm_obs.engine.errors import RequestError, RequestFailedError
 from vllm_obs.engine.messages import FinishReason, SamplingSpec
 from vllm_obs.engine.request import Request
+from vllm_obs.engine.scheduler_state import INTERNAL_ERROR
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.records import StepPlanned
 
@@ -132,6 +133,19 @@ def test_with_an_end_token_it_is_that_which_ends_the_output() -> None:
 def test_a_token_the_grammar_does_not_know_fails_the_sequence_and_is_not_sent() -> None:
     seen = bench_with(FakeGrammar(is_ready=True, refused=2)).run()["bound"]
     assert (len(seen.token_ids), seen.error) == (2, ("internal_error", "The output left its grammar."))
+
+
+def test_one_whose_mask_cannot_be_made_fails_alone_and_its_token_is_not_sent() -> None:
+    def broken(words: npt.NDArray[np.int32]) -> None:
+        raise RuntimeError("planted")
+
+    grammar = FakeGrammar(is_ready=True)
+    grammar.write_mask = broken  # type: ignore[method-assign]
+    bench = bench_with(grammar, stop_token_ids=tuple(range(1000)))
+    bench.add("free", [1, 2, 3], max_tokens=2)
+    seen = bench.run()
+    assert (seen["bound"].token_ids, seen["bound"].error) == ([], ("internal_error", INTERNAL_ERROR))
+    assert seen["free"].token_ids == expected_output([1, 2, 3], 2)
 
 
 def test_the_step_s_record_names_who_waits_for_a_grammar() -> None:

@@ -12,6 +12,7 @@ import pytest
 from bad_frames import ADD, BAD_FRAMES, GOOD, LARGE, changed_sampling, sample_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wire_samples import COMMANDS, OUTPUTS, REQUESTS, int32, logprobs, outputs, plain, plan
 
 from vllm_obs.engine.codec_arrays import INLINE_MAX_BYTES, MAX_BUFFERS
 from vllm_obs.engine.codec_columns import pack_int_lists, pack_ints, unpack_int_lists
@@ -20,108 +21,27 @@ from vllm_obs.engine.executor import commands
 from vllm_obs.engine.executor.shm_queue import MAX_MESSAGE_BYTES
 from vllm_obs.engine.messages import (
     AbortRequests,
-    Detours,
-    EngineCoreOutputs,
     EngineCoreRequest,
-    Logprobs,
     SamplingSpec,
-    SchedulerStats,
     UtilityCall,
-    UtilityResult,
 )
-from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, NewRow, StepPlan, WorkerMoments
+from vllm_obs.engine.plan import NewRow, StepPlan
 from vllm_obs.engine.wire import MAX_PAYLOAD_BYTES, FrameEncoder, decode_outputs, decode_request
 
 
-def int32(*values: int) -> Any:
-    return np.array(values, dtype=np.int32)
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_message_to_the_engine_comes_back_as_it_was(name: str) -> None:
+    assert plain(decode_request(FrameEncoder().request(REQUESTS[name]))) == plain(REQUESTS[name])
 
 
-def plain(value: Any) -> Any:
-    """The value with arrays as (dtype, shape, list), so that whole messages compare."""
-    if isinstance(value, np.ndarray):
-        return (str(value.dtype), value.shape, value.tolist())
-    if isinstance(value, tuple):
-        return (type(value).__name__, *map(plain, value))
-    return [plain(entry) for entry in value] if isinstance(value, list) else value
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs_come_back_as_they_were(name: str) -> None:
+    assert plain(decode_outputs(FrameEncoder().outputs(OUTPUTS[name]))) == plain(OUTPUTS[name])
 
 
-def logprobs(num_positions: int, width: int = 3) -> Logprobs:
-    shape = (num_positions, width)
-    values = np.linspace(-9, 0, num_positions * width, dtype=np.float32).reshape(shape)
-    return Logprobs(np.ones(shape, np.int32), values, np.ones(num_positions, np.int32))
-
-
-def outputs(**fields: Any) -> EngineCoreOutputs:
-    message = EngineCoreOutputs(
-        client_index=0,
-        engine_index=0,
-        generation=3,
-        step=9,
-        request_ids=["a", "b"],
-        num_new_tokens=[2, 0],
-        new_token_ids=int32(5, 6),
-        finish_reasons=[-1, 3],
-        stop_token_ids=[-1, -1],
-        num_cached_tokens=[4, 2**40],
-        logprobs=[(0, logprobs(2))],
-        prompt_logprobs=[(0, logprobs(2000))],
-        errors=[(1, "invalid_logits", "not numbers")],
-        timings=[(0, 3, 2**62)],
-        detours=[(1, Detours(1, 2, 3, 2**62))],
-        utility=UtilityResult(4, {"k": [1, None, True, "é", b"\x00"]}, ""),
-        stats=SchedulerStats(1, 2, 0.5, 3),
-        sampled_at=5,
-        sent_at=6,
-        pooled=[(0, np.ones(3, np.float32)), (1, np.linspace(-1, 1, 4096, dtype=np.float32))],
-    )
-    return message._replace(**fields)
-
-
-def plan() -> StepPlan:
-    row = NewRow("n", np.arange(3000, dtype=np.int32), 2900, SamplingSpec(), [4, 5], 16)
-    return StepPlan(3, [row], ["a", "b", "c"], [[], [7, 8], []], [1, 2, 3], [-1, 5, -1], [100, 1, 1, 1], ["z"])
-
-
-def answer() -> ModelRunnerOutput:
-    moments = [WorkerMoments(0, 1, 2, 3, 4, 5)]
-    failed = [("b", "invalid_logits", "no")]
-    pooled = [("a", np.ones(2000, np.float32))]
-    return ModelRunnerOutput(3, ["a"], [9], [("a", logprobs(1))], [("a", logprobs(700))], failed, moments, pooled)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        sample_request(),
-        sample_request(num_tokens=50_000, cache_salt=None),
-        sample_request(num_tokens=0),
-        AbortRequests(0, 3, ["a", "b"], 2),
-        UtilityCall(1, 3, 77, "reset", [1, "x", None, 1.5, [True], {"a": b"b"}]),
-    ],
-)
-def test_a_message_to_the_engine_comes_back_as_it_was(message: Any) -> None:
-    assert plain(decode_request(FrameEncoder().request(message))) == plain(message)
-
-
-@pytest.mark.parametrize("message", [outputs(), outputs(utility=None, stats=None, errors=[])])
-def test_outputs_come_back_as_they_were(message: EngineCoreOutputs) -> None:
-    assert plain(decode_outputs(FrameEncoder().outputs(message))) == plain(message)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        commands.ExecuteModel(1, plan()),
-        commands.SampleTokens(2, GrammarMasks(["a"], int32(1, 2).reshape(1, 2))),
-        commands.SampleTokens(2, None),
-        commands.Sampled(3, answer()),
-        commands.CallFailed(3, "why"),
-        commands.InitializeCache(12),
-    ],
-)
-def test_commands_and_replies_come_back_as_they_were(message: Any) -> None:
-    assert plain(commands.decode(commands.encode(FrameEncoder(), message))) == plain(message)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_and_replies_come_back_as_they_were(name: str) -> None:
+    assert plain(commands.decode(commands.encode(FrameEncoder(), COMMANDS[name]))) == plain(COMMANDS[name])
 
 
 def test_only_large_arrays_get_a_frame_of_their_own() -> None:
@@ -194,6 +114,9 @@ def test_a_refused_request_names_its_owner_where_that_is_readable() -> None:
         {"num_new_tokens": [1, 0]},
         {"num_new_tokens": [3, -1]},
         {"errors": [(2, "internal_error", "")]},
+        {"errors": [(1, "a reason of its own", "")]},
+        {"finish_reasons": [-1, 77]},
+        {"finish_reasons": [-2, 3]},
         {"logprobs": [(-1, logprobs(1))]},
         {"logprobs": [(0, logprobs(1)._replace(ranks=int32(1, 2)))]},
         {"new_token_ids": int32(5, 6).reshape(1, 2)},

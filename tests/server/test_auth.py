@@ -7,6 +7,7 @@ from fake_engine import FakeEngine
 from http_app import served
 from starlette.types import Message, Receive, Scope, Send
 
+from vllm_obs.server.api_keys import ApiKeys
 from vllm_obs.server.auth import Authentication
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.errors import ApiError
@@ -30,7 +31,7 @@ def account_seen(header: bytes, keys: tuple[str, ...] = KEYS, path: str = "/v1/m
 
     scope = {"type": "http", "path": path, "root_path": "", "headers": [(b"authorization", header)], "state": {}}
     server = ServerConfig(api_keys=keys, api_key_names=("", "batch", "")[: len(keys)])
-    asyncio.run(Authentication(inside, keys, server.accounts)(scope, receive, send))
+    asyncio.run(Authentication(inside, ApiKeys(server.names_by_key))(scope, receive, send))
     return seen[0]
 
 

@@ -110,6 +110,7 @@ def serve(
     scenario: Scenario,
     timeout: float = 20.0,
     watched: tuple[MemoryRecorder, FakeObserver] | None = None,
+    restarts: int = 0,
 ) -> tuple[int, Any]:
     """The exit code of a server, and what the scenario that ran beside it gave."""
     recorder, observer = watched or (MemoryRecorder(), None)
@@ -124,7 +125,7 @@ def serve(
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    config = ServerConfig(shutdown_timeout=timeout, disable_uvicorn_access_log=True)
+    config = ServerConfig(shutdown_timeout=timeout, disable_uvicorn_access_log=True, engine_restarts=restarts)
     actor = threading.Thread(target=act)
     actor.start()
     try:
@@ -291,15 +292,8 @@ def test_http_server_that_cannot_listen_is_a_failed_start(
     assert engine.num_shutdowns == 1
 
 
-def test_death_of_the_engine_is_told_and_exits_70(engine: FakeEngine, listener: socket.socket) -> None:
-    def scenario(client: Client) -> Any:
-        client.wait_for("/readyz", 200)
-        streams = client.open_streams(20)
-        begun = time.monotonic()
-        loops[0].call_soon_threadsafe(engine.die, "killed by signal 9")
-        reasons = {last_event(stream)["error"]["reason"] for stream in streams}
-        return reasons, time.monotonic() - begun
-
+def loops_of(engine: FakeEngine) -> list[asyncio.AbstractEventLoop]:
+    """The loop that the engine runs on, once it is ready."""
     loops: list[asyncio.AbstractEventLoop] = []
     ready = engine.ready
 
@@ -308,9 +302,61 @@ def test_death_of_the_engine_is_told_and_exits_70(engine: FakeEngine, listener: 
         return await ready(timeout_seconds)
 
     engine.ready = remember_loop  # type: ignore[method-assign]
+    return loops
+
+
+def test_death_of_the_engine_is_told_and_exits_70(
+    engine: FakeEngine, listener: socket.socket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def scenario(client: Client) -> Any:
+        client.wait_for("/readyz", 200)
+        streams = client.open_streams(20)
+        begun = time.monotonic()
+        loops[0].call_soon_threadsafe(engine.die, "killed by signal 9")
+        reasons = {last_event(stream)["error"]["reason"] for stream in streams}
+        return reasons, time.monotonic() - begun
+
+    loops = loops_of(engine)
     code, (reasons, seconds) = serve(engine, listener, scenario)
     assert (code, reasons) == (70, {"engine_dead"})
     assert seconds < 6
+    assert capsys.readouterr().err.splitlines()[-1] == "vllm-obs: the engine died: killed by signal 9"
+
+
+def test_a_signal_while_another_engine_starts_is_a_clean_stop(engine: FakeEngine, listener: socket.socket) -> None:
+    """What had been open ended with the engine that died, and nothing is left to be cut off."""
+    second = FakeEngine(lambda request: [30])
+    second.loaded.clear()
+    engine.successors = [second]
+    loops = loops_of(engine)
+
+    def scenario(client: Client) -> Any:
+        client.wait_for("/readyz", 200)
+        streams = client.open_streams(3)
+        loops[0].call_soon_threadsafe(engine.die, "killed by signal 9")
+        reasons = {last_event(stream)["error"]["reason"] for stream in streams}
+        words = client.wait_for("/readyz", 503)["error"]["reason"]
+        stop()
+        return reasons, words
+
+    assert serve(engine, listener, scenario, restarts=3) == (0, ({"engine_dead"}, "restarting"))
+    assert (engine.num_shutdowns >= 1, second.num_shutdowns >= 1) == (True, True)
+
+
+def test_with_restarts_the_server_lives_on_and_serves(engine: FakeEngine, listener: socket.socket) -> None:
+    loops = loops_of(engine)
+
+    def scenario(client: Client) -> Any:
+        client.wait_for("/readyz", 200)
+        loops[0].call_soon_threadsafe(engine.die, "killed by signal 9")
+        client.wait_for("/readyz", 503)
+        client.wait_for("/readyz", 200)
+        status = client.post({"prompt": "Hi", "max_tokens": 2}).status
+        stop()
+        return status
+
+    observer = FakeObserver()
+    assert serve(engine, listener, scenario, watched=(MemoryRecorder(), observer), restarts=3) == (0, 200)
 
 
 @pytest.mark.parametrize("error", [ConfigError("no such model"), StartupError("it did not start")])

@@ -12,6 +12,8 @@ from http_app import Served, served
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.server import loop_watch
 from vllm_obs.server.loop_watch import LoopWatch
+from vllm_obs.server.pressure import Measure
+from vllm_obs.telemetry.memory_room import MemoryRoom
 from vllm_obs.telemetry.recorder import MemoryRecorder
 from vllm_obs.telemetry.records import GarbageSampled, LoopSampled
 
@@ -101,6 +103,28 @@ def test_what_is_open_and_what_waits_is_counted() -> None:
             watch.stop()
 
     asyncio.run(scenario())
+
+
+def test_the_pressure_is_looked_at_and_told_with_each_sample() -> None:
+    async def scenario() -> None:
+        async with served(FakeEngine(lambda request: [])) as app:
+            watch = LoopWatch(app.api)
+            watch._memory = FullMemory()  # type: ignore[assignment]
+            app.api.pressure.begin(MemoryRoom(100, 50))
+            await next_sample(app)
+            sample = await next_sample(app)
+            assert (sample.pressure, sample.pressure_source) == (1.0, "memory")
+            assert app.api.pressure.measure == Measure.ALL
+            watch.stop()
+
+    asyncio.run(scenario())
+
+
+class FullMemory:
+    """A machine about to run out of memory."""
+
+    def read(self, pid: int) -> MemoryRoom:
+        return MemoryRoom(100, 99)
 
 
 def test_every_tick_is_a_heartbeat_also_before_the_engine_is_there() -> None:

@@ -106,6 +106,7 @@ def test_one_that_hangs_is_killed_and_started_again_with_one_line(
     monkeypatch.setattr(observer_pulse, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(observer_pulse, "START_LOOKS", 10**6)
     monkeypatch.setattr(observer_pulse, "HANG_LOOKS", 100)
+    monkeypatch.setattr(observer_pulse, "STOPPED_LOOKS", 100)
 
     async def play() -> None:
         stage = Stage(tmp_path)

@@ -1,6 +1,9 @@
 """Who hangs is told from who is only slow, by looks and by CPU time."""
 
 import os
+import signal
+import subprocess
+import time
 
 import pytest
 
@@ -11,8 +14,10 @@ from vllm_obs.server.observer_pulse import (
     IDLE_LOOKS,
     QUIET_LOOKS,
     START_LOOKS,
+    STOPPED_LOOKS,
     Pulse,
     cpu_ticks,
+    is_stopped,
     pulse_of,
 )
 
@@ -65,6 +70,23 @@ def test_one_that_starts_has_longer(ticks: list[int]) -> None:
     pulse.begin(1)
     assert looks_until_hung(pulse) == START_LOOKS
     assert not pulse.is_quiet
+
+
+def test_one_that_a_signal_stopped_is_given_up_at_once_and_before_it_is_ready_too() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            pulse = Pulse()
+            pulse.begin(child.pid)
+            assert not is_stopped(child.pid)
+            child.send_signal(signal.SIGSTOP)
+            deadline = time.monotonic() + 20
+            while not is_stopped(child.pid):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert looks_until_hung(pulse) == STOPPED_LOOKS
+        finally:
+            child.kill()
+    assert not is_stopped(child.pid)
 
 
 def test_a_sign_begins_the_count_anew(ticks: list[int]) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from in_loop import in_loop
 
-from vllm_obs.engine.errors import RequestError, RequestFailedError
-from vllm_obs.engine.profile_order import OPERATORS
+from vllm_obs.engine.errors import EngineDeadError, RequestError, RequestFailedError
+from vllm_obs.engine.profile_order import OPERATORS, SAMPLES
 from vllm_obs.server import profiles as profiles_module
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.profile_config import ProfilerConfig
@@ -181,3 +181,24 @@ def test_an_order_in_plain_values_is_read_or_refused(values: dict[str, Any]) -> 
         read_request(values)
     order = read_request({"profile": "a", "kind": "samples", "seconds": 5, "steps": 1})
     assert order == ProfileRequest("a", "samples", 5.0, 1)
+
+
+@in_loop
+async def test_a_profile_ends_with_its_engine_and_the_next_is_of_the_next_engine(tmp_path: Path) -> None:
+    stage, after = Stage(tmp_path), Core()
+    await stage.profiles.start(ProfileRequest("first", SAMPLES, 60.0, 10))
+    stage.core.failure = EngineDeadError("EngineCore_DP0 was killed by SIGKILL")
+    async with asyncio.timeout(20):
+        while stage.profiles.is_under_way:
+            await asyncio.sleep(0.01)
+        with pytest.raises(EngineDeadError):
+            await stage.profiles.start(ProfileRequest())
+        stage.profiles.attach(after)
+        while not stage.recorder.of(ProfileEnded):
+            await stage.profiles.start(ProfileRequest())
+            after.is_profiling = False
+    (ended,) = stage.recorder.of(ProfileEnded)
+    assert isinstance(ended, ProfileEnded)
+    assert (ended.profile, ended.role) == ("first", "APIServer_0"), "this process's own part was stopped too"
+    assert after.calls[0][0] == "start_profile"
+    await stage.profiles.close()

@@ -83,6 +83,11 @@ BAD_FRAMES: dict[str, tuple[str, list[bytes]]] = {
     "int keys": ("decode", [ADD, b"\x92\x01\xdf\x00\x00\x03\xe8" + b"\x05\x06" * 1000]),
     "nested 1500 deep": ("decode", [ADD, b"\x91" * 1500 + b"\xc0"]),
     "pickle": ("decode", [ADD, b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x8c\x06system\x93."]),
+    "pickle of protocol 5": (
+        "decode",
+        [ADD, b"\x80\x05\x95\x1a" + b"\x00" * 7 + b"\x8c\x05posix\x8c\x06system\x93."],
+    ),
+    "a call in words": ("type", [ADD, payload("__reduce__", "os.system", ["true"])]),
     "a map that names a class": ("type", [ADD, payload({"PickleWrapper": b"cos\nsystem\n(S'ls'\ntR."})]),
     "id is bytes": ("type", changed(0, b"r-1")),
     "client is true": ("type", changed(1, True)),

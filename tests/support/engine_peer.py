@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import zmq
 from fake_executor import make_request, tiny_config
 
+from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import EngineDeadError
 from vllm_obs.engine.launch import EngineLink
 from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineFacts, FinishReason, UtilityCall
@@ -23,13 +24,22 @@ FAKE_ENGINE = "fake_engine_process"
 
 
 class EnginePeer:
-    """Starts an engine over the fake executor, and sends it whatever a test wants it to get."""
+    """Starts an engine over the fake executor (or another), and sends it whatever a test wants it to get.
 
-    def __init__(self) -> None:
+    `meanwhile` is called with the link while the engine starts.
+    """
+
+    def __init__(
+        self,
+        meanwhile: Callable[[EngineLink], None] = lambda link: None,
+        config: VllmConfig | None = None,
+        module: str = FAKE_ENGINE,
+    ) -> None:
         self.recorder = MemoryRecorder()
-        self.link = EngineLink(replace(tiny_config(), generation=GENERATION), self.recorder, FAKE_ENGINE)
+        self.link = EngineLink(replace(config or tiny_config(), generation=GENERATION), self.recorder, module)
         self.encoder = FrameEncoder()
         try:
+            meanwhile(self.link)
             self.facts = self._wait_ready()
         except BaseException:
             self.close()

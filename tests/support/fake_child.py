@@ -38,6 +38,12 @@ def _facts(owner: Owner) -> dict[str, Any]:
     }
 
 
+def _talk_nonsense(owner: Owner) -> None:
+    """Sends its owner the bytes that its configuration holds, and leaves."""
+    os.write(owner._status_fd, owner.configuration["nonsense"])
+    os._exit(9)
+
+
 def _deaf(owner: Owner) -> None:
     owner.on_stop(lambda: None)
     owner.say(READY)
@@ -100,6 +106,7 @@ def _unrelated_child(owner: Owner) -> None:
 _BEHAVIOURS = {
     "serve": _serve,
     "deaf": _deaf,
+    "nonsense": _talk_nonsense,
     "silent": _silent,
     "config error": _raise_config_error,
     "engine dead": _raise_engine_dead,

@@ -56,6 +56,9 @@ class FakeEngine:
         self.is_deaf = False
         self.was_asked_to_stop = threading.Event()
         self.start_error: Exception | None = None
+        self.generation = 0
+        self.successors: list[FakeEngine] = []
+        """Those that take its place, in this order; when there are no more, one like this."""
         self.loaded = asyncio.Event()
         self.loaded.set()
         self.go = asyncio.Event()
@@ -90,6 +93,12 @@ class FakeEngine:
         self._cancel_all()
         self._outputs.put_nowait(None)
 
+    def successor(self) -> "FakeEngine":
+        others = self.successors
+        made = others.pop(0) if others else FakeEngine(self._script, self._seconds_a_token)
+        made.generation, made.successors = self.generation + 1, others
+        return made
+
     async def ready(self, timeout_seconds: float) -> EngineFacts:
         await self.loaded.wait()
         if self.start_error is not None:
@@ -103,6 +112,10 @@ class FakeEngine:
     def has_stopped(self) -> bool:
         """A deaf one ends only when it is shut down."""
         return self.was_asked_to_stop.is_set() and not self.is_deaf
+
+    @property
+    def has_left_nothing(self) -> bool:
+        return self.dead_cause is not None or self.has_stopped
 
     def shutdown(self, timeout_seconds: float = 5.0) -> None:
         self.num_shutdowns += 1

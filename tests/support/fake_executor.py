@@ -161,7 +161,7 @@ class FakeExecutor:
         """Remember the orders; one is under way until it is ended."""
         if not is_look:
             self.profiles.append(order)
-        return _future(lambda: bool(self.profiles and self.profiles[-1]))
+        return done(lambda: bool(self.profiles and self.profiles[-1]))
 
     def shutdown(self) -> None:
         """Remember it."""
@@ -170,11 +170,11 @@ class FakeExecutor:
     def execute_model(self, plan: StepPlan) -> Future[None]:
         """Write the step's cells."""
         self.plans.append(plan)
-        return _future(lambda: self._execute(plan))
+        return done(lambda: self._execute(plan))
 
     def sample_tokens(self, masks: GrammarMasks | None) -> Future[ModelRunnerOutput]:
         """Read the sampled rows' cells."""
-        return _future(lambda: self._sample(self.plans[-1]))
+        return done(lambda: self._sample(self.plans[-1]))
 
     def run(self, plan: StepPlan) -> ModelRunnerOutput:
         """Both calls at once."""
@@ -236,7 +236,7 @@ class FakeExecutor:
             if row.sampling.pooling:
                 output.pooled.append((request_id, np.array([row.pending, len(row.token_ids)], np.float32)))
             if row.sampling.logprobs is not None:
-                output.logprobs.append((request_id, _logprobs([row.pending])))
+                output.logprobs.append((request_id, logprobs_of([row.pending])))
         return output
 
     def _add_prompt_logprobs(self, output: ModelRunnerOutput, request_id: str, num_tokens: int) -> None:
@@ -244,15 +244,17 @@ class FakeExecutor:
         begin = row.num_computed_tokens - num_tokens
         end = min(row.num_computed_tokens, row.num_prompt_tokens - 1)
         if row.sampling.prompt_logprobs is not None and begin < end:
-            output.prompt_logprobs.append((request_id, _logprobs(row.token_ids[begin + 1 : end + 1])))
+            output.prompt_logprobs.append((request_id, logprobs_of(row.token_ids[begin + 1 : end + 1])))
 
 
-def _logprobs(token_ids: list[int]) -> Logprobs:
+def logprobs_of(token_ids: list[int]) -> Logprobs:
+    """Each token's own log-probability: minus its id."""
     tokens = np.array(token_ids, dtype=np.int32)[:, None]
     return Logprobs(tokens, -tokens.astype(np.float32), np.ones(len(token_ids), dtype=np.int32))
 
 
-def _future(call: Callable[[], Any]) -> Future[Any]:
+def done(call: Callable[[], Any]) -> Future[Any]:
+    """A finished future with what the call returns or raises."""
     future: Future[Any] = Future()
     try:
         future.set_result(call())

@@ -1,5 +1,6 @@
 """A worker process over the fake model: `python -m fake_worker_process`; real queues and commands."""
 
+import numpy as np
 from fake_executor import FakeExecutor
 
 from vllm_obs.engine.child_main import run_child
@@ -8,12 +9,16 @@ from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.executor.worker_process import run_worker
 from vllm_obs.engine.faults import InjectedFaultError, maybe_fault
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.engine.wire import MAX_FRAME_BYTES
 
 BLOCK_BYTES = 1000
 
 
 class FakeWorker:
-    """One rank. Fault sites: load_R (raising is a ConfigError), execute_R and sample_R for rank R."""
+    """One rank. Fault sites: load_R (raising is a ConfigError), execute_R and sample_R for rank R.
+
+    At large_answer raising makes the answer one that cannot be sent.
+    """
 
     def __init__(self, config: VllmConfig, rank: int) -> None:
         self._config = config
@@ -46,7 +51,13 @@ class FakeWorker:
 
     def sample_tokens(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
         maybe_fault(f"sample_{self._rank}")
-        return self._model.sample_tokens(masks).result()
+        answer = self._model.sample_tokens(masks).result()
+        try:
+            maybe_fault("large_answer", "".join(answer.request_ids))
+        except InjectedFaultError:
+            vector = np.zeros(MAX_FRAME_BYTES // 4 + 1, np.float32)
+            return answer._replace(pooled=[(request_id, vector) for request_id in answer.request_ids])
+        return answer
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ def free_port() -> int:
 class Server:
     """One `vllm-obs serve` process and its tree."""
 
-    def __init__(self, *args: str, env: dict[str, str] | None = None) -> None:
-        self.port = free_port()
+    def __init__(self, *args: str, env: dict[str, str] | None = None, port: int | None = None) -> None:
+        self.port = free_port() if port is None else port
         self.log = Path(tempfile.mkstemp(prefix="vllm-obs-test-", suffix=".log")[1])
         with self.log.open("wb") as stderr:
             self.process = subprocess.Popen(

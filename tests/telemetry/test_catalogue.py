@@ -4,9 +4,10 @@ from typing import get_args
 
 import pytest
 
+from vllm_obs.engine.codec_plain import DropReason
 from vllm_obs.engine.errors import Reason
 from vllm_obs.telemetry.catalogue import BY_NAME, CATALOGUE
-from vllm_obs.telemetry.catalogue_own import ERROR_TYPES, OWN_METRICS
+from vllm_obs.telemetry.catalogue_own import ERROR_TYPES, FRAME_REASONS, OWN_METRICS
 from vllm_obs.telemetry.catalogue_process import HTTP_METRICS, PROCESS_METRICS
 from vllm_obs.telemetry.catalogue_row import TOKEN_BUCKETS, Metric, token_buckets
 from vllm_obs.telemetry.catalogue_vllm import VLLM_METRICS
@@ -120,6 +121,10 @@ def test_closed_sets_are_of_labels_that_exist() -> None:
 
 def test_errors_have_the_engines_words() -> None:
     assert get_args(Reason) == ERROR_TYPES
+
+
+def test_a_dropped_frames_reasons_are_the_engines() -> None:
+    assert get_args(DropReason) == FRAME_REASONS
 
 
 def test_token_buckets_end_at_the_longest_sequence() -> None:

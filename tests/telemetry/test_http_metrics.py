@@ -52,6 +52,15 @@ def test_a_full_queue_turns_requests_away() -> None:
     }
 
 
+def test_too_many_waiting_tokens_turn_requests_away_too() -> None:
+    facts = begun()
+    facts.end_http(429, reason="too_many_queued_tokens")
+    facts.end_http(429, reason="under_pressure")
+    assert facts.samples("vllm:admission") == {
+        "vllm:admission_rejections_total{reason=max_num_queued_tokens}": 1,
+    }
+
+
 def test_what_a_stalled_engine_cannot_take_is_counted_by_its_reason() -> None:
     facts = begun()
     facts.end_http(503, reason="stalled")

@@ -1,10 +1,11 @@
 import pytest
 from metric_facts import API, CORE, DESCRIBED, MS, TRACED, MetricFacts, begun_facts, generate_two_tokens, rounded
 
-from vllm_obs.telemetry.catalogue_own import ERROR_TYPES
+from vllm_obs.telemetry.catalogue_own import ERROR_TYPES, FRAME_REASONS
 from vllm_obs.telemetry.metric_store import MAX_SERIES
 from vllm_obs.telemetry.process_reader import ProcessNumbers
 from vllm_obs.telemetry.records import (
+    EngineRestarted,
     FrameDropped,
     LoopSampled,
     ProcessExited,
@@ -185,6 +186,19 @@ def test_failed_steps_and_dropped_frames_are_errors() -> None:
     }
 
 
+def test_dropped_frames_are_counted_by_a_reason_of_the_closed_set() -> None:
+    facts = begun_facts()
+    for reason in ("parts", "decode", "decode", "made up", "unknown"):
+        facts.tell(CORE, FrameDropped("engine_input", reason, facts.later()))
+    assert facts.samples("vllm_obs_bad_frames", "vllm_obs_errors") == {
+        "vllm_obs_bad_frames_total{reason=decode}": 2,
+        "vllm_obs_bad_frames_total{reason=other}": 1,
+        "vllm_obs_bad_frames_total{reason=parts}": 1,
+        "vllm_obs_bad_frames_total{reason=unknown}": 1,
+        "vllm_obs_errors_total{type=other,where=frame}": 4,
+    }
+
+
 def test_the_api_servers_queues_and_lag_are_seen() -> None:
     facts = begun_facts()
     facts.tell(API, LoopSampled(0, facts.later(), 0.25, 3, 5, 7))
@@ -196,6 +210,14 @@ def test_the_api_servers_queues_and_lag_are_seen() -> None:
     }
     facts.tell(API, ProcessExited("APIServer_0", API.pid, 0, facts.later()))
     assert facts.samples("vllm_obs_queue") == {}
+
+
+def test_the_pressure_is_that_of_the_worst_source_and_falls_with_it() -> None:
+    facts = begun_facts()
+    facts.tell(API, LoopSampled(0, facts.later(), 0.0, 0, 0, 0, 0.85, "memory"))
+    assert facts.samples("vllm_obs_pressure") == {"vllm_obs_pressure{source=memory}": 0.85}
+    facts.tell(API, LoopSampled(0, facts.later(), 0.0, 0, 0, 0, 0.5, "queue"))
+    assert facts.samples("vllm_obs_pressure") == {"vllm_obs_pressure{source=queue}": 0.5}
 
 
 def test_start_up_and_telemetry_settings_are_shown() -> None:
@@ -218,11 +240,22 @@ def test_a_process_that_is_started_again_is_counted_again() -> None:
     assert facts.samples("vllm_obs_process_starts") == {"vllm_obs_process_starts_total{rank=,role=Observer}": 2}
 
 
+def test_an_engine_that_takes_the_place_of_a_dead_one_is_counted() -> None:
+    facts = begun_facts()
+    for generation in (1, 2):
+        restarted = EngineRestarted("0", generation, "EngineCore_DP0 was killed by SIGKILL", 3, 1, facts.later())
+        facts.tell(API, restarted)
+    assert facts.samples("vllm_obs_engine_restarts") == {"vllm_obs_engine_restarts_total": 2}
+
+
 def test_what_may_go_wrong_is_at_zero_before_it_does() -> None:
     lines = begun_facts().text().splitlines()
+    assert 'vllm_obs_engine_restarts_total{engine="0"} 0.0' in lines
     assert 'vllm_obs_recorder_lost_records_total{rank="DP0",role="EngineCore"} 0.0' in lines
     for where, kind in [*(("http", kind) for kind in ERROR_TYPES), ("step", "internal_error")]:
         assert f'vllm_obs_errors_total{{type="{kind}",where="{where}"}} 0.0' in lines
+    for reason in FRAME_REASONS:
+        assert f'vllm_obs_bad_frames_total{{reason="{reason}"}} 0.0' in lines
 
 
 def test_lost_records_are_counted_by_who_wrote_them() -> None:

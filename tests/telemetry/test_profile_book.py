@@ -4,7 +4,7 @@ import pytest
 
 from vllm_obs.telemetry import profile_book
 from vllm_obs.telemetry.profile_book import ProfileBook
-from vllm_obs.telemetry.records import FrameDropped, ProfileBegun, ProfileEnded
+from vllm_obs.telemetry.records import FrameDropped, ProcessExited, ProfileBegun, ProfileEnded
 from vllm_obs.telemetry.view import Source
 
 S = 1_000_000_000
@@ -54,6 +54,18 @@ def test_it_runs_until_every_process_has_written() -> None:
             for rank in (0, 1)
         ],
     }
+
+
+def test_with_an_engine_the_parts_of_its_workers_have_ended() -> None:
+    book = book_of(begun(), begun("EngineCore_DP0", 9), begun("APIServer_0", 5))
+    book.record(SOURCE, ProcessExited("Observer", 4, -9, 2 * S))
+    assert book.under_way(2 * S) is not None
+    book.record(SOURCE, ProcessExited("EngineCore_DP0", 9, -9, 2 * S))
+    profile = book.profiles["p"]
+    assert profile.errors == ["its process ended first"] * 2
+    assert not profile.is_over
+    book.record(SOURCE, ended("APIServer_0", 5))
+    assert profile.state(2 * S) == "written"
 
 
 def test_one_that_all_refuse_has_failed_and_one_that_some_refuse_has_not() -> None:

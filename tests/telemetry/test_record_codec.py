@@ -85,6 +85,7 @@ def test_the_numbers_in_ring_files_keep_their_meaning() -> None:
         "StallEnded": 29,
         "IncidentFiled": 30,
         "WorkerLimits": 31,
+        "EngineRestarted": 32,
     }
 
 

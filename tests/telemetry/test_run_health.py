@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from scripted_run import ScriptedRun
 
+from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.records import EngineStateChanged, IncidentFiled, ProcessExited, StallBegun
 from vllm_obs.telemetry.ring_tail import RingTail
@@ -80,6 +81,18 @@ def test_a_paused_engine_does_as_it_was_told(run: ScriptedRun, observer: Observe
     assert health(observer, run.now + 3600 * S) == Health("paused", says)
     run.core.record(EngineStateChanged("awake", run.pass_time(3_600_000)))
     assert health(observer, run.now + S) == Health("ok", "0 running, 1 waiting.")
+
+
+def test_while_another_engine_starts_it_says_so(run: ScriptedRun, observer: Observer, tmp_path: Path) -> None:
+    run.api.record(ProcessExited("EngineCore_DP0", 7, -9, run.now))
+    run.api.doing(Activity.RESTARTING)
+    health(observer, run.now)
+    assert health_of(observer, run.now, tmp_path) == Health(
+        "restarting",
+        "The engine died, and another is being started. EngineCore_DP0 (pid 7) died of SIGKILL 0.0 s ago.",
+    )
+    run.api.doing(Activity.SERVING)
+    assert health_of(observer, run.now, tmp_path).word == "idle"
 
 
 def test_an_end_that_was_ordered_is_no_death(run: ScriptedRun, observer: Observer) -> None:

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from vllm_obs.cli.live_run import is_alive, runs_newest_first
+from vllm_obs.engine.run_dir import base_directory, is_ours_alone
 from vllm_obs.telemetry.incident_mending import mended
 from vllm_obs.telemetry.incident_shelf import IncidentShelf
 from vllm_obs.telemetry.incident_stall import lasts, settled
@@ -21,6 +22,8 @@ def incident_notice() -> str | None:
     Nothing that is wrong with what it left keeps anybody from starting.
     """
     with contextlib.suppress(Exception):
+        if not is_ours_alone(base_directory()):
+            return None
         run = next((run for run in runs_newest_first() if not is_alive(run) and any(run.glob("*.ring"))), None)
         words = _words(run) if run is not None and not (run / MARKER).exists() else ""
         if run is not None and words:

@@ -87,7 +87,7 @@ def read_settings(argv: Sequence[str]) -> dict[str, Any]:
 
 def server_config(values: dict[str, Any]) -> ServerConfig:
     """The server of a batch. It has no keys, wherever they might be given: nobody else can reach it."""
-    return replace(server_config_from(values), api_keys=(), api_key_names=())
+    return replace(server_config_from(values), api_keys=(), api_key_names=(), api_key_file=None)
 
 
 def build_parser() -> Parser:

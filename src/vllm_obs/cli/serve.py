@@ -13,7 +13,7 @@ from vllm_obs.cli.foreign_flags import refuse_unknown
 from vllm_obs.cli.parser import Parser, add_flags
 from vllm_obs.cli.server_flags import SERVER_FLAGS, server_config_from, server_defaults
 from vllm_obs.cli.settings import read_config_file, read_environment
-from vllm_obs.engine.args import EngineArgs, engine_args_from
+from vllm_obs.engine.args import SERVED_MAX_NUM_QUEUED_REQS, EngineArgs, engine_args_from
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import ENGINE_FLAGS, Flag, whole_number
 from vllm_obs.telemetry.slo_targets import slo_doubt
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     started_at = time.monotonic_ns()
     values = read_settings(argv)
     server = server_config_from(values)
-    args = engine_args_from(values)
+    args = engine_args_from({"max_num_queued_reqs": SERVED_MAX_NUM_QUEUED_REQS} | values)
     _set_title()
     from vllm_obs.cli.listener import bound_listener
 

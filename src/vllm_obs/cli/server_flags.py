@@ -3,24 +3,22 @@
 import os
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from vllm_obs.cli.server_flags_observability import check_observability, metrics_version
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import Flag, json_strings, number, whole_number
-from vllm_obs.server.accounts import split_named
 from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.key_file import check_keys, read_keys
 from vllm_obs.server.profile_config import profiler_environment, read_profiler_config
 from vllm_obs.server.tls import check_tls
 from vllm_obs.server.tool_calls.registry import tool_parser
 from vllm_obs.server.trace_environment import TraceEnvironment
 from vllm_obs.telemetry.slo_targets import slo_targets, slo_text
 
-MAX_KEY_CHARS = 4096
-MAX_KEYS = 1024
 MIN_STALL_SECONDS = 1.0
 """Progress is looked for twice a second, and one layer of a long step may take a while."""
+MAX_RESTARTS = 100
 TRACE_MODULES = ("model", "worker", "all")
 
 
@@ -42,7 +40,8 @@ SERVER_FLAGS = (
     Flag("port", "Server", "Port to listen on; 0 takes a free one.", parse=whole_number),
     Flag("uds", "Server", "Unix socket to listen on instead of host and port.", metavar="PATH"),
     Flag("api_key", "Server", "Keys, one of which each request must carry.", "values", metavar="KEY"),
-    Flag("api_key_file", "Server", "File with such keys, one a line; NAME<tab>KEY names one's account.",
+    Flag("api_key_file", "Server", "File with such keys, one a line, read again when it changes; NAME<tab>KEY "
+         "names one's account, and keys with one name share it.",
          metavar="FILE"),
     Flag("root_path", "Server", "Path under which a proxy publishes the API.", metavar="PATH"),
     Flag("allowed_origins", "Server", "Origins a browser may call from.", parse=json_strings, metavar="JSON"),
@@ -70,6 +69,10 @@ SERVER_FLAGS = (
          metavar="SECONDS"),
     Flag("shutdown_timeout", "Server", "How long running requests may go on after SIGTERM.", parse=number,
          metavar="SECONDS"),
+    Flag("request_timeout", "Server", "Most a request may take, queue and stream included; its X-Request-Timeout "
+         "may say less. 504 after it.", parse=number, metavar="SECONDS", default_text="no limit"),
+    Flag("engine_restarts", "Server", "How often in 60 s another engine is started in the place of one that "
+         "died; after that (with 0 at once) the server ends with 70.", parse=whole_number, metavar="N"),
     Flag("otlp_traces_endpoint", "Observability", "Where traces go, over OTLP; OTEL_… variables hold the rest.",
          metavar="URL", default_text="as OTEL_EXPORTER_OTLP_ENDPOINT says, else no traces"),
     Flag("trace_sample_rate", "Observability", "Share of requests traced that their caller has not decided on.",
@@ -120,6 +123,7 @@ def server_config_from(values: Mapping[str, Any], environ: Mapping[str, str] = o
     modules = ",".join(own.pop("collect_detailed_traces", ())).split(",")
     own["collect_detailed_traces"] = tuple(dict.fromkeys(filter(None, modules)))
     own |= {"api_keys": tuple(names_by_key), "api_key_names": tuple(names_by_key.values())}
+    own["num_given_keys"] = len(dict.fromkeys(values.get("api_key", ())))
     if "profiler_config" not in own:
         own["profiler_config"] = profiler_environment(environ)
     config = ServerConfig(**own, trace_environment=TraceEnvironment.of(environ))
@@ -138,47 +142,25 @@ def _check_tool_parser(config: ServerConfig) -> None:
             raise ConfigError(f"--tool-call-parser: {error}") from None
 
 
-def read_keys(path: str) -> dict[str, str]:
-    """A key file's keys with their names; one without a key is an error: it would open the server to everybody."""
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            text = file.read(MAX_KEYS * MAX_KEY_CHARS)
-    except OSError as error:
-        raise ConfigError(f"--api-key-file {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--api-key-file {path} is not UTF-8 text") from error
-    keys: dict[str, str] = {}
-    for number_of_line, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            try:
-                name, key = split_named(line.strip())
-            except ValueError as error:
-                raise ConfigError(f"--api-key-file {path}, line {number_of_line}: {error}") from None
-            keys.setdefault(key, name)
-    if not keys:
-        raise ConfigError(f"--api-key-file {path} holds no key")
-    return keys
-
-
 def _check(config: ServerConfig) -> None:
     if not 0 <= config.port <= 65535:
         raise ConfigError(f"--port {config.port} is not between 0 and 65535")
     for name, seconds in (("startup", config.startup_timeout), ("shutdown", config.shutdown_timeout)):
         if not 0 <= seconds <= 86_400:
             raise ConfigError(f"--{name}-timeout {seconds:g} is not between 0 and 86400 seconds")
+    if config.request_timeout is not None and not 0 < config.request_timeout <= 86_400:
+        raise ConfigError(f"--request-timeout {config.request_timeout:g} is not above 0 and at most 86400 seconds")
     if not MIN_STALL_SECONDS <= config.stall_timeout <= 86_400:
         raise ConfigError(
             f"--stall-timeout {config.stall_timeout:g} is not between {MIN_STALL_SECONDS:g} and 86400 seconds"
         )
+    if not 0 <= config.engine_restarts <= MAX_RESTARTS:
+        raise ConfigError(f"--engine-restarts {config.engine_restarts} is not between 0 and {MAX_RESTARTS}")
     if config.max_log_len is not None and config.max_log_len < 0:
         raise ConfigError(f"--max-log-len {config.max_log_len} is below 0")
     check_tls(config)
     check_observability(config)
     _check_tool_parser(config)
-    if len(config.api_keys) > MAX_KEYS:
-        raise ConfigError(f"{len(config.api_keys)} API keys are given; at most {MAX_KEYS} are allowed")
-    for key in config.api_keys:
-        if not 0 < len(key) <= MAX_KEY_CHARS or not key.isprintable():
-            raise ConfigError(f"an API key is empty, unprintable or over {MAX_KEY_CHARS} characters long")
+    check_keys(config.api_keys)
     if config.root_path and not config.root_path.startswith("/"):
         raise ConfigError(f"--root-path {config.root_path:.64} does not begin with /")

@@ -116,6 +116,25 @@ def test_what_the_core_says_of_detours_last_is_told_with_the_ending(desk: Desk) 
     assert timing.detours == Detours(5, 2, 3, 1)
 
 
+def test_the_token_that_stops_is_left_out_and_the_last_one_of_a_grammar_is_not(desk: Desk) -> None:
+    desk.register("r-0", stop_token_ids=[905])
+    desk.say(Row("r-0", [19556]), Row("r-0", [905], STOP, stop_token_id=905))
+    desk.register("s-0", ignore_eos=True)
+    desk.say(Row("s-0", [19556]), Row("s-0", [905], STOP))
+    assert desk.text == "Hello" + "Hello world"
+
+
+def test_one_who_cannot_be_told_anything_ends_and_the_others_go_on(desk: Desk) -> None:
+    def deaf(delta: SequenceDelta) -> None:
+        raise RuntimeError("planted")
+
+    desk.processor.register(SequenceRequest("deaf-0", 0, [504], SamplingParams(), deaf))
+    desk.register()
+    desk.say(Row("deaf-0", [19556]), Row("r-0", [19556], LENGTH))
+    assert (desk.text, desk.failed, desk.processor.num_open) == ("Hello", ["deaf-0"], 0)
+    assert desk.endings == [("deaf-0", "error"), ("r-0", "length")]
+
+
 def test_a_row_nobody_waits_for_is_counted(desk: Desk) -> None:
     desk.say(Row("ghost", [5]))
     assert (desk.processor.num_unknown_rows, desk.deltas, desk.endings) == (1, [], [])

@@ -1,0 +1,58 @@
+"""A real server told to stop while streams run for longer than they may: each is told, and so is who waits."""
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from serving import Server
+
+TEXT = "/v1/completions"
+LONG = {"prompt": "Once", "max_tokens": 2000, "ignore_eos": True}
+SLOW = ("--load-format", "synthetic", "--model-loader-extra-config", '{"base_seconds": 0.02}')
+DRAIN_SECONDS = 1.0
+NUM_STREAMS = 3
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server(*SLOW, "--shutdown-timeout", str(DRAIN_SECONDS))
+    try:
+        server.wait_ready()
+        yield server
+        assert server.leftovers() == []
+    finally:
+        server.close()
+
+
+def open_streams(server: Server) -> list[Iterator[dict[str, object]]]:
+    streams = [server.stream(TEXT, LONG) for _ in range(NUM_STREAMS)]
+    for stream in streams:
+        next(stream)
+    return streams
+
+
+def reasons(streams: list[Iterator[dict[str, object]]]) -> list[object]:
+    last = [list(stream)[-1]["error"] for stream in streams]
+    return [error["reason"] for error in last if isinstance(error, dict)]
+
+
+def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1(server: Server) -> None:
+    streams = open_streams(server)
+    server.process.send_signal(signal.SIGTERM)
+    told_at = time.monotonic()
+    assert reasons(streams) == ["shutting_down"] * NUM_STREAMS
+    assert DRAIN_SECONDS < time.monotonic() - told_at < 3 * (DRAIN_SECONDS + 1)
+    assert server.process.wait(20) == 1
+
+
+def test_the_second_signal_does_not_wait_for_the_drain(server: Server) -> None:
+    streams = open_streams(server)
+    server.process.send_signal(signal.SIGTERM)
+    while server.request("GET", "/readyz")[0] == 200:
+        pass
+    server.process.send_signal(signal.SIGTERM)
+    told_at = time.monotonic()
+    assert reasons(streams) == ["shutting_down"] * NUM_STREAMS
+    assert server.process.wait(20) == 1
+    assert time.monotonic() - told_at < 3 * 1.0

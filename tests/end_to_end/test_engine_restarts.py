@@ -1,0 +1,299 @@
+"""Engines of a real server die, by a signal or of a request, and others take their place: nothing hangs."""
+
+import contextlib
+import http.client
+import json
+import re
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from observed_server import ObservedServer, Samples, await_that, total
+from process_watch import gone
+from serving import Server
+
+from vllm_obs.telemetry.incident_reader import read_incident
+from vllm_obs.telemetry.incident_shelf import IncidentShelf
+
+TEXT = "/v1/completions"
+LONG = {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True, "temperature": 0.0}
+SHORT = {"prompt": "Hi", "max_tokens": 4, "ignore_eos": True}
+NUM_STREAMS = 20
+RELOAD_SECONDS = 15.0
+"""Three times what is promised beyond the time of the first load."""
+LIGHT = ("--dtype", "float32", "--max-model-len", "2048", "--kv-cache-memory-bytes", str(1 << 29))
+POISON = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": "scheduler=exit:3@poison"}
+"""An engine leaves with code 3 when it is to run a request with that label."""
+TWO_RANKS = (
+    "--load-format",
+    "synthetic",
+    "--distributed-executor-backend",
+    "mp",
+    "--model-loader-extra-config",
+    '{"num_ranks": 2, "base_seconds": 0.01}',
+)
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """A short place for run directories: a socket's path has 107 bytes at most."""
+    path = Path(tempfile.mkdtemp(prefix="vo-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def started(base: Path, *args: str, **env: str) -> Iterator[ObservedServer]:
+    """A ready server with a ready Observer, which may end by itself; nothing of it is left."""
+    server = Server(*args, env={"VLLM_OBS_RUN_DIR": str(base), **env})
+    running = ObservedServer(server)
+    try:
+        server.wait_ready(120)
+        await_that(lambda: "Inspector: " in server.log.read_text(), 60)
+        yield running
+        assert server.leftovers(10) == []
+    finally:
+        running.close()
+        server.close()
+
+
+class Streams:
+    """Open streams, each of which has had an event, and the lines that have come of them."""
+
+    def __init__(self, server: Server, number: int, body: dict[str, Any] = LONG) -> None:
+        self.lines: list[list[str]] = [[] for _ in range(number)]
+        self.ended_at = [0.0] * number
+        self._threads = [
+            threading.Thread(target=self._read, args=(server, index, {**body, "stream": True}))
+            for index in range(number)
+        ]
+        for thread in self._threads:
+            thread.start()
+        await_that(lambda: all(self.lines), 60)
+
+    def _read(self, server: Server, index: int, body: dict[str, Any]) -> None:
+        connection = server.connect(60)
+        try:
+            connection.request("POST", TEXT, json.dumps(body), {"Content-Type": "application/json"})
+            with contextlib.suppress(OSError, http.client.HTTPException):  # of a server that was killed itself
+                for line in connection.getresponse():
+                    if line.strip():
+                        self.lines[index].append(line.decode().strip())
+        finally:
+            self.ended_at[index] = time.monotonic()
+            connection.close()
+
+    def join(self) -> list[str]:
+        """The last line of each, once all have ended."""
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        return [lines[-1] for lines in self.lines]
+
+
+def ask(server: Server, label: str = "", **body: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Status, body and headers of a completion."""
+    connection = server.connect(60)
+    try:
+        headers = {"Content-Type": "application/json"} | ({"X-Request-Id": label} if label else {})
+        connection.request("POST", TEXT, json.dumps({**SHORT, **body}), headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read()), dict(response.getheaders())
+    finally:
+        connection.close()
+
+
+def counters(samples: Samples) -> dict[tuple[str, ...], float]:
+    """Every sample of the engine's counters and histograms, by name and labels."""
+    return {
+        (name, *(f"{key}={value}" for key, value in sorted(labels.items()))): value
+        for name, found in samples.items()
+        if name.endswith(("_total", "_count", "_sum", "_bucket"))
+        for labels, value in found
+    }
+
+
+def engine_of(server: Server) -> psutil.Process:
+    """The engine that is there now, once there is one."""
+
+    def find() -> psutil.Process | None:
+        with contextlib.suppress(AssertionError, psutil.NoSuchProcess):
+            return server.child("vllm-obs::EngineCore")
+        return None
+
+    engine = await_that(find, 60)
+    assert isinstance(engine, psutil.Process)
+    return engine
+
+
+def await_ready(server: Server, seconds: float = 60.0) -> None:
+    """Return once requests are let in again."""
+    await_that(lambda: server.request("GET", "/readyz")[0] == 200, seconds)
+    server.family += psutil.Process(server.process.pid).children(recursive=True)
+
+
+def incidents(base: Path) -> list[dict[str, Any]]:
+    """Everything about the incidents of the only run, oldest first."""
+    (run,) = (path for path in base.iterdir() if path.is_dir())
+    shelf = IncidentShelf(run)
+    found = [read_incident(shelf, name) for name in shelf.names()]
+    return [content for content in found if content is not None]
+
+
+def test_killed_engines_and_poison_requests_until_the_budget_is_spent(base: Path) -> None:
+    """P1, P2, P12 and P36 on one server: a kill, and three requests of which an engine crashes."""
+    with started(base, *LIGHT, **POISON) as watched:
+        server = watched.server
+        streams = Streams(server, NUM_STREAMS)
+        engine = engine_of(server)
+        before = watched.samples()
+        assert total(before, "vllm:num_requests_running") == NUM_STREAMS
+        killed_at = time.monotonic()
+        engine.kill()
+        last = streams.join()
+        assert max(streams.ended_at) - killed_at < 3 * 2.0
+        for line in last:
+            assert line.startswith('data: {"error":')
+            assert '"reason":"engine_dead"' in line
+            assert "EngineCore_DP0 was killed by SIGKILL" in line
+        status, ready = server.request("GET", "/readyz")
+        assert (status, ready["error"]["reason"]) == (503, "restarting")
+        statuses = [server.request("GET", path)[0] for path in ("/livez", "/startupz", "/health")]
+        assert statuses == [200, 200, 503]
+        status, body, headers = ask(server)
+        assert (status, body["error"]["reason"], headers["retry-after"]) == (503, "restarting", "2")
+        assert gone(engine.pid, 3 * 3.0)
+        while_gone = watched.samples()
+        for name in ("running", "waiting"):
+            assert total(while_gone, f"vllm:num_requests_{name}") == 0
+        assert watched.inspect("state")["health"]["word"] == "restarting"
+        await_ready(server, RELOAD_SECONDS + 3 * 5.0)
+        assert ask(server, **LONG | {"max_tokens": 4})[0] == 200, "a kill is nobody's fault"
+        check_counters(watched, before)
+        (content,) = await_that(lambda: incidents(base), 20)
+        incident = content["incident"]
+        assert (incident["cause"], incident["culprit"]["pid"]) == ("killed", engine.pid)
+        assert (incident["requests"]["num_open"], len(content["open_requests"])) == (NUM_STREAMS, NUM_STREAMS)
+        assert incident["consequences"] == []
+        check_poison(server, 3)
+        check_spent(server)
+    assert [content["incident"]["cause"] for content in incidents(base)] == ["killed", "exit", "exit", "exit"]
+
+
+def check_counters(watched: ObservedServer, before: Samples) -> None:
+    """After the restart no counter is below what it was, nothing hangs on the dead engine, and it is told of."""
+    await_that(lambda: total(watched.samples(), "vllm_obs_engine_restarts_total") == 1, 20)
+    samples = watched.samples()
+    earlier, later = counters(before), counters(samples)
+    fallen = {key: (value, later[key]) for key, value in earlier.items() if later[key] < value}
+    assert fallen == {}
+    for name in ("running", "waiting"):
+        assert total(samples, f"vllm:num_requests_{name}") == 0
+    assert total(samples, "vllm:request_success_total", finished_reason="error") == NUM_STREAMS
+    state = watched.inspect("state")
+    (restart,) = state["restarts"]
+    assert (restart["generation"], restart["cause"]) == (1, "EngineCore_DP0 was killed by SIGKILL")
+    assert restart["num_open"] == NUM_STREAMS
+    assert state["health"]["word"] in ("idle", "ok")
+    assert watched.broken_laws() == []
+
+
+def check_poison(server: Server, num_requests: int) -> None:
+    """Each is refused when it comes again; the last one is the end."""
+    for number in range(num_requests):
+        poison = {"prompt": f"poison number {number}", "label": "poison"}
+        status, body, _ = ask(server, **poison)
+        assert (status, body["error"]["reason"]) == (500, "engine_dead")
+        if number == num_requests - 1:
+            return
+        await_ready(server)
+        status, body, _ = ask(server, **poison)
+        assert (status, body["error"]["reason"]) == (400, "poison_request")
+        assert ask(server)[0] == 200
+
+
+def check_spent(server: Server) -> None:
+    assert server.process.wait(30) == 70
+    assert re.fullmatch(
+        r"vllm-obs: the engine died 4 times in \d+ s, and --engine-restarts allows 3 restarts in 60 s; "
+        r"the last time: EngineCore_DP0 exited with code 3",
+        server.log.read_text().splitlines()[-1],
+    )
+
+
+def test_four_poison_requests_in_a_minute_are_the_end(base: Path) -> None:
+    """P12, on an engine that is there again soon."""
+    with started(base, "--load-format", "synthetic", **POISON) as watched:
+        begun_at = time.monotonic()
+        check_poison(watched.server, 4)
+        check_spent(watched.server)
+        assert time.monotonic() - begun_at < 60
+
+
+def test_a_killed_worker_of_two_is_named_and_nothing_is_left_of_its_engine(base: Path) -> None:
+    """P3."""
+    with started(base, *TWO_RANKS) as watched:
+        server = watched.server
+        streams = Streams(server, 4)
+        first, second = server.child("Worker_TP0"), server.child("Worker_TP1")
+        engine = engine_of(server)
+        killed_at = time.monotonic()
+        second.kill()
+        assert all("Worker_TP1 was killed by SIGKILL" in line for line in streams.join())
+        assert max(streams.ended_at) - killed_at < 3 * 2.0
+        assert all(gone(one.pid, 9) for one in (first, second, engine))
+        await_ready(server)
+        assert ask(server)[0] == 200
+        assert server.child("Worker_TP1").pid != second.pid
+        await_that(lambda: total(watched.samples(), "vllm_obs_engine_restarts_total") == 1, 20)
+        engine_of(server).kill()
+        await_that(lambda: server.request("GET", "/readyz")[0] == 503, 5)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0, "a stop while another engine starts cuts nothing off"
+    (run,) = (path for path in base.iterdir() if path.is_dir())
+    assert list(run.glob("*.sock")) == []
+    exits = [line for line in (run / "APIServer_0.log").read_text().splitlines() if "the engine died" in line]
+    assert "exited with code 70: Worker_TP1 was killed by SIGKILL" in exits[0]
+
+
+@pytest.mark.parametrize("site", ["engine_input", "engine_output", "engine_step"])
+def test_an_engine_thread_that_raises_is_never_ok_but_dead(base: Path, site: str) -> None:
+    """P5: with restarts spent the process ends; nobody is answered 200 by a dead engine."""
+    faults = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": f"{site}=raise"}
+    flags = ("--load-format", "synthetic", "--engine-restarts", "0")
+    with started(base, *flags, **faults) as watched:
+        server = watched.server
+        asked_at = time.monotonic()
+        status, body, _ = ask(server)
+        assert (status, body["error"]["reason"]) == (500, "engine_dead")
+        assert server.process.wait(20) == 70
+        assert time.monotonic() - asked_at < 3 * 1.0
+        assert re.search(
+            r"^vllm-obs: the engine died: EngineCore_DP0 exited with code 70", server.log.read_text(), re.M
+        )
+
+
+def test_a_killed_api_server_takes_all_along_and_its_port_is_free_at_once(base: Path) -> None:
+    """P6."""
+    with started(base, *TWO_RANKS) as watched:
+        server = watched.server
+        Streams(server, 2)
+        server.process.kill()
+        server.process.wait(10)
+        assert server.leftovers(3 * 2.0) == []
+        (run,) = (path for path in base.iterdir() if path.is_dir())
+        assert list(run.glob("*.sock")) == []
+        again = Server(*TWO_RANKS, env={"VLLM_OBS_RUN_DIR": str(base)}, port=server.port)
+        try:
+            again.wait_ready(60)
+            assert ask(again)[0] == 200
+            assert again.stop() == 0
+        finally:
+            again.close()

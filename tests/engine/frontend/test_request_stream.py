@@ -1,0 +1,78 @@
+"""The deltas of a reader that lags: merged, and cut when there are too many tokens in them."""
+
+import asyncio
+
+import pytest
+from in_loop import in_loop
+
+from vllm_obs.engine.frontend import request_stream
+from vllm_obs.engine.frontend.outputs import SequenceDelta, TokenLogprob
+from vllm_obs.engine.frontend.request_stream import DeltaQueue
+
+
+@pytest.fixture(autouse=True)
+def ten_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_stream, "MAX_WAITING_TOKENS", 10)
+
+
+def delta(index: int = 0, num_tokens: int = 1, num_top: int | None = None) -> SequenceDelta:
+    made = SequenceDelta("a", index, "x" * num_tokens, [7] * num_tokens)
+    if num_top is not None:
+        made.logprobs = [TokenLogprob(7, -1.0, 1, [(8, -2.0, 2)] * num_top)] * num_tokens
+    return made
+
+
+class Cuts:
+    """How often a queue asked to be cut."""
+
+    def __init__(self) -> None:
+        self.num = 0
+
+    def __call__(self) -> None:
+        self.num += 1
+
+
+@in_loop
+async def test_a_reader_that_lags_gets_one_delta_for_many() -> None:
+    queue = DeltaQueue(1)
+    for _ in range(1000):
+        queue.put(delta())
+    assert queue.num_waiting == 1
+    read = await queue.get()
+    assert read is not None
+    assert (read.text, len(read.token_ids)) == ("x" * 1000, 1000)
+
+
+@in_loop
+async def test_a_stream_nobody_reads_is_cut_once_and_not_from_within() -> None:
+    cuts = Cuts()
+    queue = DeltaQueue(1, cuts)
+    for _ in range(30):
+        queue.put(delta())
+    assert cuts.num == 0
+    await asyncio.sleep(0)
+    assert cuts.num == 1
+
+
+@in_loop
+async def test_what_was_read_does_not_count() -> None:
+    cuts = Cuts()
+    queue = DeltaQueue(2, cuts)
+    for _ in range(20):
+        for index in (0, 0, 0, 1):
+            queue.put(delta(index))
+        while queue.num_waiting:
+            await queue.get()
+    await asyncio.sleep(0)
+    assert cuts.num == 0
+
+
+@in_loop
+async def test_alternatives_and_all_sequences_count() -> None:
+    for indices, num_top in (((0, 0), 5), ((0, 0, 1, 1, 2, 2), 1)):
+        cuts = Cuts()
+        queue = DeltaQueue(3, cuts)
+        for index in indices:
+            queue.put(delta(index, num_top=num_top))
+        await asyncio.sleep(0)
+        assert cuts.num == 1, (indices, num_top)

@@ -1,0 +1,221 @@
+"""An engine that dies is replaced: who is told what meanwhile, and what goes on with the one that comes after."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fake_engine import FakeEngine
+from http_app import Served, served
+from in_loop import in_loop
+
+from vllm_obs.engine.errors import StartupError
+from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.engine_supervisor import EngineSupervisor
+from vllm_obs.server.state import Phase
+from vllm_obs.telemetry.records import EngineRestarted
+
+TEXT = "/v1/completions"
+BODY = {"prompt": "Hi", "max_tokens": 50}
+SEGFAULT = "EngineCore_DP0 was killed by SIGSEGV"
+KILLED = "EngineCore_DP0 was killed by SIGKILL"
+PROBES = ("/livez", "/startupz", "/readyz", "/health")
+
+
+def engine(seconds_a_token: float = 0.0) -> FakeEngine:
+    return FakeEngine(lambda request: [30] * 1000, seconds_a_token)
+
+
+@dataclass
+class Kept:
+    """A served application whose engines are kept alive."""
+
+    app: Served
+    supervisor: EngineSupervisor
+    keeping: "asyncio.Task[str]"
+
+    @property
+    def engine(self) -> Any:
+        return self.supervisor.client
+
+    async def until(self, phase: Phase) -> None:
+        async with asyncio.timeout(20):
+            while self.app.api.phase is not phase:
+                await asyncio.sleep(0.005)
+
+    async def probes(self) -> list[int]:
+        return [(await self.app.client.get(path)).status_code for path in PROBES]
+
+    async def asked(self, body: dict[str, Any] | None = None, **headers: str) -> tuple[int, str]:
+        """The status and the reason of a completion."""
+        reply = await self.app.post(TEXT, body or BODY, **headers)
+        return reply.status_code, "" if reply.status_code == 200 else reply.json()["error"]["reason"]
+
+
+@asynccontextmanager
+async def kept(first: FakeEngine, *later: FakeEngine, restarts: int = 3) -> AsyncIterator[Kept]:
+    first.successors = list(later)
+    async with served(first, ServerConfig(engine_restarts=restarts)) as app:
+        supervisor = EngineSupervisor(app.api, first, app.recorder)  # type: ignore[arg-type]
+        keeping = asyncio.create_task(supervisor.keep())
+        await asyncio.sleep(0)
+        try:
+            yield Kept(app, supervisor, keeping)
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await app.api.engine.llm.shutdown()
+
+
+@in_loop
+async def test_while_another_starts_probes_and_requests_say_so_and_then_it_serves() -> None:
+    first, second = engine(0.01), engine()
+    second.loaded.clear()
+    async with kept(first, second) as here:
+        waiting = [asyncio.create_task(here.app.post(TEXT, BODY)) for _ in range(3)]
+        while first.num_running < 3:
+            await asyncio.sleep(0.005)
+        first.die(KILLED)
+        replies = await asyncio.gather(*waiting)
+        errors = [(reply.status_code, reply.json()["error"]["message"]) for reply in replies]
+        assert errors == [(500, f"the engine stopped before the request was finished: {KILLED}")] * 3
+        await here.until(Phase.RESTARTING)
+        assert await here.probes() == [200, 200, 503, 503]
+        refused = await here.app.post(TEXT, BODY)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["reason"], refused.headers["retry-after"]) == (503, "restarting", "2")
+        ready = await here.app.client.get("/readyz")
+        assert (ready.json()["error"]["reason"], ready.headers["retry-after"]) == ("restarting", "2")
+        assert (await here.app.client.get("/livez")).json() == {"status": "restarting"}
+        second.loaded.set()
+        await here.until(Phase.READY)
+        assert await here.probes() == [200] * 4
+        assert await here.asked() == (200, "")
+        assert (first.num_shutdowns, here.engine, second.generation) == (1, second, 1)
+    (restart,) = here.app.recorder.of(EngineRestarted)
+    assert isinstance(restart, EngineRestarted)
+    assert restart[:4] == ("0", 1, KILLED, 3)
+    assert restart.died_at < restart.ready_at
+
+
+@in_loop
+async def test_a_stream_ends_with_an_error_event_that_names_the_cause() -> None:
+    first = engine(0.01)
+    async with kept(first) as here:
+        asked = asyncio.create_task(here.app.post(TEXT, {**BODY, "stream": True}))
+        while first.num_tokens_sent < 2:
+            await asyncio.sleep(0.005)
+        first.die("EngineCore_DP0 exited with code 70: Worker_TP1 was killed by SIGKILL")
+        *events, last = [line for line in (await asked).text.split("\n\n") if line]
+        error = json.loads(last.removeprefix("data: "))["error"]
+        assert (error["code"], error["reason"]) == (500, "engine_dead")
+        assert error["message"].endswith(": Worker_TP1 was killed by SIGKILL")
+        assert len(events) >= 2
+        await here.until(Phase.READY)
+
+
+@in_loop
+async def test_calls_that_waited_fail_and_later_ones_reach_the_new_engine() -> None:
+    first, second = engine(), engine()
+    async with kept(first, second) as here:
+        before = here.app.api.engine.llm
+        first.die(KILLED)
+        await here.until(Phase.READY)
+        with pytest.raises(Exception, match="SIGKILL"):
+            await before.call_utility("is_profiling")
+        await here.app.api.engine.llm.call_utility("is_profiling")
+        assert second.utility_calls == [("is_profiling", ())]
+        assert (await here.app.post("/tokenize", {"prompt": "Hi"})).status_code == 200
+
+
+@in_loop
+async def test_when_the_budget_is_spent_it_says_how_often_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    async with kept(engine(), restarts=1) as here:
+        here.engine.die(KILLED)
+        await here.until(Phase.READY)
+        here.engine.die(SEGFAULT)
+        cause = await asyncio.wait_for(here.keeping, 20)
+        assert cause.startswith("the engine died 2 times in ")
+        assert cause.endswith(f"s, and --engine-restarts allows 1 restarts in 60 s; the last time: {SEGFAULT}")
+        assert here.app.api.phase is Phase.DEAD
+        assert await here.probes() == [503] * 4
+        assert await here.asked() == (503, "engine_dead")
+    assert f"another is started: {KILLED}" in caplog.text
+
+
+@in_loop
+async def test_without_restarts_the_first_death_is_the_end() -> None:
+    async with kept(engine(), restarts=0) as here:
+        here.engine.die(KILLED)
+        assert await asyncio.wait_for(here.keeping, 20) == f"the engine died: {KILLED}"
+        assert here.app.api.phase is Phase.DEAD
+
+
+@in_loop
+async def test_a_start_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    broken, good = engine(), engine()
+    broken.start_error = StartupError("EngineCore_DP0 exited with code 3")
+    async with kept(engine(), broken, good) as here:
+        here.engine.die(KILLED)
+        await here.until(Phase.READY)
+        assert here.engine is good
+        assert (broken.num_shutdowns, good.generation) == (1, 2)
+    assert "could not be started again, it is tried once more: EngineCore_DP0 exited with code 3" in caplog.text
+
+
+@in_loop
+async def test_starts_that_always_fail_spend_the_budget() -> None:
+    broken = engine()
+    broken.start_error = OSError("no room")
+    async with kept(engine(), broken, restarts=1) as here:
+        here.engine.die(KILLED)
+        assert "no room" in await asyncio.wait_for(here.keeping, 20)
+
+
+async def crash(here: Kept, body: dict[str, Any], cause: str) -> None:
+    """Have one request open, and the engine die of `cause`."""
+    dying = here.engine
+    dying.go.clear()
+    asked = asyncio.create_task(here.asked(body))
+    while not dying.num_running:
+        await asyncio.sleep(0.005)
+    dying.die(cause)
+    assert await asked == (500, "engine_dead")
+    await here.until(Phase.READY)
+
+
+@in_loop
+async def test_a_request_that_an_engine_crashed_on_does_not_reach_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.ERROR)
+    async with kept(engine()) as here:
+        await crash(here, BODY, SEGFAULT)
+        assert await here.asked() == (400, "poison_request")
+        assert here.engine.added == []
+        assert await here.asked({**BODY, "max_tokens": 49}) == (200, "")
+        await crash(here, {"prompt": "another"}, SEGFAULT)
+        assert await here.asked() == (400, "poison_request"), "engines that come after know it too"
+    assert "seems to have crashed on " in caplog.text
+
+
+@in_loop
+async def test_a_signal_that_somebody_sent_is_no_requests_fault() -> None:
+    async with kept(engine()) as here:
+        await crash(here, BODY, KILLED)
+        assert await here.asked() == (200, "")
+
+
+@in_loop
+async def test_an_engine_that_lives_on_while_nobody_reads_it_is_ended_first() -> None:
+    first, second = engine(), engine()
+    async with kept(first, second) as here:
+        first._outputs.put_nowait("no outputs")  # type: ignore[arg-type]
+        await asyncio.wait_for(asyncio.to_thread(first.was_asked_to_stop.wait, 20), 20)
+        await here.until(Phase.READY)
+        assert (first.num_shutdowns, here.engine) == (1, second)
+        assert await here.asked() == (200, "")

@@ -1,0 +1,162 @@
+"""The simulation's executor: the real InputBatch over a paged cache of hashes, and planted faults."""
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from random import Random
+from typing import Any
+
+import numpy as np
+from fake_executor import FakeExecutor, done, logprobs_of
+from simulation_model import NUM_TOKENS, beginning, cells_of, chosen, hashed
+from simulation_world import World
+
+from vllm_obs.engine.errors import EngineDeadError
+from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.engine.worker.input_batch import InputBatch
+
+BROKEN_CELL = -1
+"""What a row without numbers leaves in the cache: whoever reads it has none either."""
+Excuse = Callable[[str, str], None]
+"""Told that a sequence may end with an error, and with which reason."""
+
+
+class SimulatedExecutor(FakeExecutor):
+    """Answers at once. A token comes from what the cache holds at the row's blocks, so that mixing up shows."""
+
+    def __init__(self, world: World, draw: Random, excuse: Excuse) -> None:
+        super().__init__(world.num_blocks, world.block_size)
+        self._world = world
+        self._draw = draw
+        self._excuse = excuse
+        self._batch = InputBatch(world.max_num_seqs, world.max_model_len, world.block_size, NUM_TOKENS)
+        self._plan: StepPlan | None = None
+        self._placed: list[tuple[int, int]] = []
+        self._computed_from: dict[str, int] = {}
+        self.reached: Counter[str] = Counter()
+        self.num_failed_steps = 0
+
+    @property
+    def row_ids(self) -> set[str]:
+        """The sequences the worker holds."""
+        return set(self._batch.request_ids)
+
+    def execute_model(self, plan: StepPlan) -> Future[None]:
+        """Bring the batch up to the plan and write its cells."""
+        return done(lambda: self._run(plan))
+
+    def sample_tokens(self, masks: GrammarMasks | None) -> Future[ModelRunnerOutput]:
+        """A token for each row whose last known token was computed."""
+        return done(lambda: self._answer(masks))
+
+    def _run(self, plan: StepPlan) -> None:
+        self._plan = None
+        self._check(plan)
+        self._break_off(plan, "before")
+        rows = self._batch.update(plan).tolist()
+        self._computed_from |= {new.request_id: new.num_computed_tokens for new in plan.new_rows}
+        self._break_off(plan, "after")
+        self._placed = list(zip(rows, plan.num_scheduled_tokens, strict=True))
+        for row, num_tokens in self._placed:
+            self._compute(row, num_tokens)
+        self._plan = plan
+
+    def _check(self, plan: StepPlan) -> None:
+        assert plan.num_tokens <= self._world.budget, f"{plan.num_tokens} tokens planned"
+        assert plan.num_rows <= self._world.max_num_seqs, f"{plan.num_rows} rows planned"
+        assert len(set(plan.row_ids)) == plan.num_rows, "a sequence is planned once"
+        assert all(plan.num_scheduled_tokens), "a row in a plan computes something"
+        if any(row.num_computed_tokens for row in plan.new_rows):
+            self.reached["prefix hit"] += 1
+
+    def _break_off(self, plan: StepPlan, when: str) -> None:
+        """Fail the step, if the seed says so: all that it runs may end with an error."""
+        if not plan.num_rows or self._draw.random() >= self._world.faults.failing / 3:
+            return
+        for request_id in plan.row_ids:
+            self._excuse(request_id, "internal_error")
+        self.num_failed_steps += 1
+        self.reached[f"failed step ({when})"] += 1
+        raise RuntimeError("a planted failure of a step")
+
+    def _compute(self, row: int, num_tokens: int) -> None:
+        batch = self._batch
+        begin = int(batch.num_computed_tokens[row])
+        positions = np.arange(begin, begin + num_tokens)
+        assert positions[-1] < batch.num_tokens[row], "only known tokens are computed"
+        assert positions[-1] < batch.num_blocks[row] * self.block_size, "the blocks cover the step"
+        tokens = batch.token_ids[row, positions].astype(np.int64)
+        self._cells[self._places(row, positions)] = cells_of(tokens, positions)
+
+    def _places(self, row: int, positions: Any) -> Any:
+        block_size = self.block_size
+        return self._batch.block_tables[row, positions // block_size] * block_size + positions % block_size
+
+    def _answer(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
+        plan, batch = self._plan, self._batch
+        assert plan is not None, "sampling follows executing"
+        if self._draw.random() < self._world.faults.dead:
+            self.reached["dead worker"] += 1
+            raise EngineDeadError("a planted death of a rank")
+        self._break_off(plan, "in sampling")
+        output = ModelRunnerOutput(plan.step, [], [], [], [], [], [], [])
+        words = {} if masks is None else dict(zip(masks.request_ids, masks.bitmask, strict=True))
+        rows, tokens = [], []
+        for row, num_tokens in self._placed:
+            request_id = batch.request_ids[row]
+            self._add_prompt_logprobs_of(output, row, num_tokens)
+            if batch.num_computed_tokens[row] + num_tokens < batch.num_tokens[row]:
+                self.reached["chunked prefill"] += 1
+                continue
+            token = self._sampled(output, row, num_tokens, words.get(request_id))
+            rows.append(row)
+            tokens.append(-1 if token is None else token)
+        batch.note_sampled(np.array(rows, np.int64), tokens)
+        return output
+
+    def _sampled(self, output: ModelRunnerOutput, row: int, num_tokens: int, words: Any) -> int | None:
+        """The row's token, put into the answer; None where it has none."""
+        batch, faults = self._batch, self._world.faults
+        request_id = batch.request_ids[row]
+        if self._draw.random() < faults.nan:
+            self._break_numbers(row, num_tokens)
+        cells = self._cells[self._places(row, np.arange(batch.num_tokens[row]))]
+        if BROKEN_CELL in cells:
+            output.failed.append((request_id, "invalid_logits", "The logits are not numbers."))
+            return None
+        if self._draw.random() < faults.silent:
+            self._excuse(request_id, "internal_error")
+            self.reached["no answer"] += 1
+            return None
+        columns = batch.sampling
+        before = beginning(int(columns.seeds[row]), int(columns.sequence_indices[row]))
+        token = chosen(hashed(cells, before), words)
+        output.request_ids.append(request_id)
+        output.token_ids.append(token)
+        spec = columns.specs[row]
+        assert spec is not None, "a row in use has parameters"
+        if spec.logprobs is not None:
+            output.logprobs.append((request_id, logprobs_of([token])))
+        return token
+
+    def _break_numbers(self, row: int, num_tokens: int) -> None:
+        """Nothing computed of the row is a number, which shows only now; who shares its blocks has it too."""
+        batch, request_id = self._batch, self._batch.request_ids[row]
+        end = int(batch.num_computed_tokens[row]) + num_tokens
+        places = self._places(row, np.arange(self._computed_from[request_id], end))
+        self._cells[places] = BROKEN_CELL
+        blocks = set((places // self.block_size).tolist())
+        for other in range(batch.num_rows):
+            if not blocks.isdisjoint(batch.block_tables[other, : batch.num_blocks[other]].tolist()):
+                self._excuse(batch.request_ids[other], "invalid_logits")
+        self.reached["NaN row"] += 1
+
+    def _add_prompt_logprobs_of(self, output: ModelRunnerOutput, row: int, num_tokens: int) -> None:
+        batch = self._batch
+        if batch.num_prompt_logprobs[row] < 0:
+            return
+        begin = int(batch.num_computed_tokens[row])
+        end = min(begin + num_tokens, int(batch.num_prompt_tokens[row]) - 1)
+        if begin < end:
+            tokens = batch.token_ids[row, begin + 1 : end + 1].tolist()
+            output.prompt_logprobs.append((batch.request_ids[row], logprobs_of(tokens)))
