@@ -9,6 +9,11 @@ import orjson
 from vllm_obs.server.errors import ApiError
 
 MAX_INT_DIGITS = 40
+MAX_VALUES = 2_097_152
+MAX_CONTAINERS = 262_144
+"""Lists and objects: the collector of garbage goes through all of them again and again while nobody else runs."""
+LENIENT_BYTES = 1024 * 1024
+"""A larger body with a fault is not read again to name the field: that holds the interpreter's lock throughout."""
 
 
 class JsonObject(NamedTuple):
@@ -22,12 +27,13 @@ class JsonObject(NamedTuple):
 
 
 def parse_object(body: bytes, max_depth: int) -> JsonObject:
-    """The JSON object in `body`, or ApiError: invalid_json, invalid_body (no object) or too_deep.
+    """The JSON object in `body`, or ApiError: invalid_json, invalid_body (no object), too_deep or too_large.
 
     The text must be UTF-8 without a byte order mark. A top-level null counts as a field left out.
     """
     if not body.strip():
         raise ApiError("the body is empty", "invalid_json")
+    _check_num_values(body)
     value, defect = _parse(body, max_depth)
     if type(value) is not dict:
         raise ApiError(f"the body must be a JSON object, not {_kind(value)}", "invalid_body")
@@ -41,6 +47,8 @@ def _parse(body: bytes, max_depth: int) -> tuple[Any, str]:
     except orjson.JSONDecodeError as error:
         if "depth limit" in error.msg:
             raise _too_deep(max_depth) from None
+        if len(body) > LENIENT_BYTES:
+            raise _not_json(error) from None
         return _parse_leniently(body, max_depth, error), error.msg
 
 
@@ -54,12 +62,40 @@ def _parse_leniently(body: bytes, max_depth: int, refusal: orjson.JSONDecodeErro
     except UnicodeDecodeError:
         raise ApiError("the body is not valid UTF-8", "invalid_json") from None
     except ValueError:
-        where = f"line {refusal.lineno} column {refusal.colno}"
-        raise ApiError(f"the body is not valid JSON: {refusal.msg} ({where})", "invalid_json") from None
+        raise _not_json(refusal) from None
+
+
+def _not_json(refusal: orjson.JSONDecodeError) -> ApiError:
+    where = f"line {refusal.lineno} column {refusal.colno}"
+    return ApiError(f"the body is not valid JSON: {refusal.msg} ({where})", "invalid_json")
+
+
+def _check_num_values(body: bytes) -> None:
+    """Each value follows a comma or an opening bracket, and costs some twenty times its bytes once it is read.
+
+    Those in texts count as well, which no text that fits a context has so many of.
+    """
+    if len(body) <= MAX_CONTAINERS:
+        return
+    num_containers = body.count(b"[") + body.count(b"{")
+    if num_containers > MAX_CONTAINERS:
+        raise ApiError(f"the body holds more than {MAX_CONTAINERS} lists and objects", "too_large")
+    if num_containers + body.count(b",") > MAX_VALUES:
+        raise ApiError(f"the body holds more than {MAX_VALUES} values", "too_large")
 
 
 def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= MAX_INT_DIGITS else math.inf
+
+
+def parse_inner(text: str, max_depth: int) -> Any:
+    """The JSON in a text of a body, which is held to the body's depth. ValueError for what is none, or deeper."""
+    value = orjson.loads(text)
+    try:
+        _check_depth([value], max_depth + 1)
+    except ApiError as error:
+        raise ValueError(error.message) from None
+    return value
 
 
 def _check_depth(value: Any, max_depth: int) -> None:

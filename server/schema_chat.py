@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-import orjson
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from vllm_obs.engine.frontend.content_form import Content, ContentForm
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.server.errors import shown
+from vllm_obs.server.json_document import parse_inner
 from vllm_obs.server.schema_base import StrictModel, Text
 from vllm_obs.server.schema_sampling import SamplingRequest
 from vllm_obs.server.schema_tools import ToolCall, ToolCalls, ToolChoice, Tools
@@ -20,6 +20,7 @@ MAX_MESSAGES = 16_384
 MAX_TEMPLATE_KWARGS = 64
 MAX_TEMPLATE_KWARG_CHARS = 16_384
 MAX_DOCUMENTS = 1024
+MAX_ARGUMENTS_DEPTH = 64
 
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 MEDIA_PARTS = {
@@ -108,6 +109,12 @@ class ChatMessage(StrictModel):
             )
         return self
 
+    @property
+    def num_side_chars(self) -> int:
+        """How many characters it has beside its content."""
+        arguments = sum(len(call.function.arguments or "") for call in self.tool_calls or ())
+        return arguments + len(self.reasoning or "")
+
     def for_template(self, form: ContentForm = ContentForm.TEXT) -> dict[str, Any]:
         """The message as templates know it, its content in the form that this one takes."""
         message: dict[str, Any] = {
@@ -128,11 +135,12 @@ class ChatMessage(StrictModel):
 def _call_for_template(call: ToolCall) -> dict[str, Any]:
     """A call as templates know it: its arguments are an object. ApiError 400 where they are none."""
     try:
-        arguments = orjson.loads(call.function.arguments or "null")
+        arguments = parse_inner(call.function.arguments or "null", MAX_ARGUMENTS_DEPTH)
     except ValueError:
         arguments = ""
     if not isinstance(arguments, dict | None):
-        raise invalid("messages", f"the arguments of a call of {shown(call.function.name)} are no JSON object")
+        told = f"the arguments of a call of {shown(call.function.name)} are no JSON object, or deeper than "
+        raise invalid("messages", f"{told}{MAX_ARGUMENTS_DEPTH} levels")
     function = {"name": call.function.name, "arguments": arguments or {}}
     return {"id": call.id, "type": call.type, "function": function}
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_base import MAX_LABEL_CHARS, StrictModel, Text
+from vllm_obs.server.schema_base import MAX_COUNT, MAX_LABEL_CHARS, Count, StrictModel, Text
 from vllm_obs.server.schema_completion import PROMPT_SCHEMA, check_prompts
 from vllm_obs.server.schema_sampling import MAX_PRIORITY, CacheSalt
 
@@ -81,7 +81,7 @@ class EmbeddingRequest(PoolingRequest):
         default=[], validate_default=True
     )
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[int, Field(ge=1)] | None = None
+    dimensions: Count | None = None
     normalize: bool | None = Field(default=None, validation_alias=AliasChoices("normalize", "use_activation"))
 
 
@@ -105,5 +105,5 @@ class RerankRequest(PoolingRequest):
         BeforeValidator(_check_documents),
         WithJsonSchema({"type": "array", "items": DOCUMENT_SCHEMA}),
     ]
-    top_n: Annotated[int, Field(ge=0)] = 0
+    top_n: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     return_documents: bool = True

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_base import MAX_LABEL_CHARS, StrictModel, Text
+from vllm_obs.server.schema_base import MAX_LABEL_CHARS, Count, StrictModel, Strings, Text
 from vllm_obs.server.schema_chat import MAX_MESSAGES, TemplateKwargs
 from vllm_obs.server.schema_messages_blocks import MAX_BLOCKS, Blocks, Texts
 from vllm_obs.server.schema_messages_tools import (
@@ -102,11 +102,11 @@ class ConversationRequest(StrictModel):
 class MessagesRequest(ConversationRequest):
     """A conversation in, the next message out."""
 
-    max_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Count
     temperature: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     top_p: float = 1.0
     top_k: int = 0
-    stop_sequences: Annotated[list[str], Field(fail_fast=True)] = Field(default_factory=list)
+    stop_sequences: Strings = Field(default_factory=list)
     stream: bool = False
     metadata: Metadata | None = None
     service_tier: Text | None = None

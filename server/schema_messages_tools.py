@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_base import StrictModel, Text
+from vllm_obs.server.schema_base import Count, FreeObject, StrictModel, Text, check_size
 from vllm_obs.server.schema_tools import MAX_TOOLS, FunctionName
 
 OBJECTS = ("properties", "$defs", "definitions")
@@ -35,7 +35,9 @@ class MessageTool(StrictModel):
     strict: bool | None = None
 
 
-MessageTools = Annotated[list[MessageTool], Field(max_length=MAX_TOOLS)]
+MessageTools = Annotated[
+    list[MessageTool], Field(max_length=MAX_TOOLS, fail_fast=True), BeforeValidator(check_size)
+]
 
 
 class MessageToolChoice(StrictModel):
@@ -56,7 +58,7 @@ class Thinking(StrictModel):
     """Whether the model's thoughts are wanted. A budget is no limit here: thoughts count as output."""
 
     type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: Annotated[int, Field(ge=1)] | None = None
+    budget_tokens: Count | None = None
     display: Literal["summarized", "omitted"] | None = None
 
     @property
@@ -74,7 +76,7 @@ class JsonOutputFormat(StrictModel):
     """The reply's text is JSON that matches a schema."""
 
     type: Literal["json_schema"]
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: FreeObject = Field(alias="schema")
 
 
 class OutputConfig(StrictModel):

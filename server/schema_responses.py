@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_base import MAX_LABEL_CHARS, StrictModel, Text
+from vllm_obs.server.schema_base import MAX_COUNT, MAX_LABEL_CHARS, Count, StrictModel, Text
 from vllm_obs.server.schema_chat import ChatCompletionRequest, TemplateKwargs
 from vllm_obs.server.schema_responses_items import Input
 from vllm_obs.server.schema_responses_tools import FunctionTools, TextOptions, ToolChoice
@@ -68,10 +68,12 @@ class ResponsesRequest(SamplingRequest):
     store: bool = True
     background: bool = False
     metadata: Metadata | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
-    top_logprobs: Annotated[int, Field(ge=0)] | None = None
-    include: Annotated[list[Includable], Field(max_length=MAX_INCLUDES)] = Field(default_factory=list)
+    max_output_tokens: Count | None = None
+    max_tool_calls: Count | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = None
+    include: Annotated[list[Includable], Field(max_length=MAX_INCLUDES, fail_fast=True)] = Field(
+        default_factory=list
+    )
     tools: FunctionTools = Field(default_factory=list)
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool = True

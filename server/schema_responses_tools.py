@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_base import StrictModel
+from vllm_obs.server.schema_base import StrictModel, check_size
 from vllm_obs.server.schema_tools import MAX_TOOLS, FunctionName
 from vllm_obs.server.validation import invalid
 
@@ -53,7 +53,9 @@ class Choice(StrictModel):
     type: Literal["auto", "none", "required", "function", "allowed_tools"]
     name: FunctionName | None = None
     mode: Literal["auto", "required"] = "auto"
-    tools: Annotated[list[FunctionReference], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    tools: Annotated[list[FunctionReference], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(
+        default_factory=list
+    )
 
     @model_validator(mode="after")
     def _check_fields_of_type(self) -> "Choice":
@@ -83,7 +85,9 @@ def _or_word(schema: dict[str, Any]) -> None:
 
 
 ToolChoice = Annotated[Choice, BeforeValidator(_check_choice), Field(json_schema_extra=_or_word)]
-FunctionTools = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)]
+FunctionTools = Annotated[
+    list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True), BeforeValidator(check_size)
+]
 
 
 class TextFormat(StrictModel):
@@ -92,7 +96,9 @@ class TextFormat(StrictModel):
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: Annotated[str, Field(max_length=64)] | None = None
     description: str | None = None
-    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+    schema_: Annotated[dict[str, Any] | bool | None, BeforeValidator(check_size)] = Field(
+        default=None, alias="schema"
+    )
     strict: bool | None = None
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from vllm_obs.engine.sampling_params import SamplingParams
-from vllm_obs.server.schema_base import MAX_LABEL_CHARS, StrictModel, Text
+from vllm_obs.server.schema_base import MAX_LABEL_CHARS, StrictModel, Strings, Text
 from vllm_obs.server.schema_structured import StructuredRequest
 from vllm_obs.server.validation import invalid
 
@@ -75,7 +75,7 @@ class SamplingRequest(StructuredRequest):
     repetition_penalty: float = 1.0
     stop: StopStrings = Field(default_factory=list)
     stop_token_ids: TokenIds = Field(default_factory=list)
-    bad_words: Annotated[list[str], Field(fail_fast=True)] = Field(default_factory=list)
+    bad_words: Strings = Field(default_factory=list)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: int = 0

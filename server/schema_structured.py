@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AliasChoices, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, model_validator
 
-from vllm_obs.server.schema_base import StrictModel, Text
+from vllm_obs.server.schema_base import StrictModel, Strings, Text, check_size
 from vllm_obs.server.validation import invalid
 
 if TYPE_CHECKING:
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 LEGACY = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 """vLLM's older names, each a field of the body, and what they are called in structured_outputs."""
 
-Schema = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "object"}, {"type": "string"}]})]
+Schema = Annotated[
+    Any, BeforeValidator(check_size), Field(json_schema_extra={"anyOf": [{"type": "object"}, {"type": "string"}]})
+]
 
 
 class StructuredOutputs(StrictModel):
@@ -23,10 +25,10 @@ class StructuredOutputs(StrictModel):
 
     schema_: Schema = Field(default=None, alias="json", description="a JSON Schema, or its text")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Strings | None = None
     grammar: str | None = Field(default=None, description="a context-free grammar, Lark or GBNF")
     json_object: bool | None = None
-    structural_tag: dict[str, Any] | str | None = None
+    structural_tag: Annotated[dict[str, Any] | str | None, BeforeValidator(check_size)] = None
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
@@ -49,7 +51,7 @@ class JsonSchemaFormat(StrictModel):
 
     name: Text | None = None
     description: str | None = None
-    schema_: dict[str, Any] | bool | None = Field(
+    schema_: Annotated[dict[str, Any] | bool | None, BeforeValidator(check_size)] = Field(
         default=None, validation_alias=AliasChoices("schema", "json_schema"), serialization_alias="schema"
     )
     strict: bool | None = None
@@ -60,8 +62,8 @@ class ResponseFormat(StrictModel):
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
-    structures: list[dict[str, Any]] | None = None
-    triggers: list[str] | None = None
+    structures: Annotated[list[dict[str, Any]], Field(fail_fast=True), BeforeValidator(check_size)] | None = None
+    triggers: Strings | None = None
 
     @model_validator(mode="after")
     def _check_fields_together(self) -> "ResponseFormat":
@@ -89,7 +91,7 @@ class StructuredRequest(StrictModel):
     structured_outputs: StructuredOutputs | None = None
     guided_json: Schema = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Strings | None = None
     guided_grammar: str | None = None
 
     def asked_form(self) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_base import StrictModel, Text
+from vllm_obs.server.schema_base import StrictModel, Text, check_size
 
 MAX_TOOLS = 128
 MAX_CALLS = 128
@@ -85,5 +85,6 @@ ToolChoice = Annotated[
         }
     ),
 ]
-Tools = Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)]
-ToolCalls = Annotated[list[ToolCall], Field(max_length=MAX_CALLS)]
+Tools = Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS, fail_fast=True), BeforeValidator(check_size)]
+"""All schemas of a request together have the size of one free object."""
+ToolCalls = Annotated[list[ToolCall], Field(max_length=MAX_CALLS, fail_fast=True)]
