@@ -106,7 +106,9 @@ class ResponsesRequest(SamplingRequest):
         return LOGPROBS in self.include or bool(self.top_logprobs)
 
     def for_chat(self, messages: Sequence[dict[str, Any]]) -> ChatCompletionRequest:
-        """The same question as a chat of these messages."""
+        """The same question as a chat of these messages; ApiError 400 where nothing in the input is one."""
+        if not messages:
+            raise invalid("input", "holds nothing to answer", "empty_prompt")
         options = dict(self.chat_template_kwargs)
         if self.reasoning is not None and self.reasoning.effort is not None:
             options.setdefault("reasoning_effort", self.reasoning.effort)

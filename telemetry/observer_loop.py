@@ -14,6 +14,8 @@ ROUND_SECONDS = 0.5
 drained first."""
 HEARD_ROUND_SECONDS = 0.25
 """While somebody listens to a stream. Pages draw 30 times a second, a little behind now, whatever the rounds."""
+TELL_SHARE = 0.9
+"""A round that comes a little early is told all the same."""
 UPKEEP_SECONDS = 1.0
 CATCH_UP_SECONDS = 3.0
 FINAL_SECONDS = 1.0
@@ -57,6 +59,7 @@ class ObserverLoop:
         self._ending = asyncio.Event()
         self._upkept_at = 0
         self._looked_at = 0
+        self._told_at = 0
 
     def end(self) -> None:
         """Drain what there is, then end `run`."""
@@ -66,12 +69,10 @@ class ObserverLoop:
         """A round every ROUND_SECONDS until `end`, with no pause while there is a backlog; then one last drain."""
         while not self._ending.is_set():
             is_drained = self._observer.drain_slice()
-            streams, seconds = self.streams, ROUND_SECONDS
             self._look(is_drained)
-            if streams is not None and streams.is_heard:
-                streams.tell()
-                seconds = HEARD_ROUND_SECONDS
+            is_heard = self._tell()
             self._keep_up()
+            seconds = HEARD_ROUND_SECONDS if is_heard else ROUND_SECONDS
             await self._pause(seconds if is_drained else 0.0)
         await self.catch_up(FINAL_SECONDS)
         self._upkeep(self._observer.now())
@@ -91,6 +92,16 @@ class ObserverLoop:
                     look(now, is_drained)
                 except Exception:  # telemetry may fail, and the next round may succeed
                     _logger.exception("a look at what was drained failed")
+
+    def _tell(self) -> bool:
+        """Tell who listens, with a backlog no more often than without; whether anybody does."""
+        streams, now = self.streams, time.monotonic_ns()
+        if streams is None or not streams.is_heard:
+            return False
+        if now - self._told_at >= TELL_SHARE * HEARD_ROUND_SECONDS * NS:
+            self._told_at = now
+            streams.tell()
+        return True
 
     def _keep_up(self) -> None:
         now = time.monotonic_ns()

@@ -17,8 +17,8 @@ from vllm_obs.telemetry.view import Fact, Source
 
 MAX_RECORDS = 65_536
 MAX_PAST_RINGS = 256
-SETTLED_NS = 100_000_000
-"""A directory that changed so long ago shows any later change by another time, however coarse its clock."""
+SETTLED_NS = 2_500_000_000
+"""A directory that changed so long ago shows any later change by another time: at the coarsest they count 2 s."""
 _ENGINE_ROLE = re.compile(r"(?:EngineCore|Worker)(?=_|$)(?:.*_DP(\d+))?")
 
 logger = logging.getLogger(__name__)

@@ -1,5 +1,6 @@
 """GrammarCompiler: grammars become matchers in a thread of their own, within limits, the last ones kept."""
 
+import contextlib
 import logging
 import os
 from collections import OrderedDict
@@ -125,7 +126,9 @@ def _unusable(why: str) -> RequestError:
 
 def _give_way() -> None:
     """Linux keeps a niceness for each thread, though the call is named for processes."""
-    os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
+    niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), niceness)
 
 
 def _plain(error: str, grammar: str) -> str:

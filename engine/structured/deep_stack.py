@@ -26,7 +26,7 @@ def on_stack_of(num_bytes: int, call: Callable[[], T]) -> T:
             raise MemoryError(f"no room for a stack of {num_bytes} bytes") from error
         finally:
             stack_size(before)
-    thread.join()
+    thread.join()  # what compiles spends at most its limits
     return outcome.result()
 
 

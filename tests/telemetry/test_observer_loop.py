@@ -106,3 +106,21 @@ def test_who_listens_is_told_in_rounds_of_their_own_length(monkeypatch: pytest.M
 
     asyncio.run(scenario())
     assert observer.num_drained in (6, 7)  # five that were told, one unheard (or none), one after the order to end
+
+
+def test_a_backlog_is_no_reason_to_tell_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer_loop, "HEARD_ROUND_SECONDS", 1000.0)
+    streams, observer = Heard(5), Drained(num_slices=200)
+    loop = ObserverLoop(observer, lambda now: None)
+    loop.streams = streams
+
+    async def scenario() -> None:
+        async with asyncio.timeout(20):
+            running = asyncio.create_task(loop.run())
+            while observer.num_drained < 201:
+                await asyncio.sleep(0.001)
+            loop.end()
+            await running
+
+    asyncio.run(scenario())
+    assert streams.num_left == 4

@@ -1,9 +1,11 @@
 """All rings of a run are one stream: in order of time, complete, with losses and ends in their places."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fact_stream import FactStream
@@ -12,7 +14,7 @@ from random_run import random_runs
 
 from vllm_obs.telemetry.flight_recorder import FlightRecorder
 from vllm_obs.telemetry.records import FrameDropped, Record, RequestSubmitted, RequestTaken
-from vllm_obs.telemetry.ring_tail import RingTail
+from vllm_obs.telemetry.ring_tail import SETTLED_NS, RingTail
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.view import Fact, RecordsLost, Source, SourceGone
 
@@ -219,3 +221,25 @@ def test_a_run_read_from_its_rings_is_the_run(stream: FactStream, tmp_path: Path
     assert through_rings.invariants.num_broken == 0
     found = {ledger.request_id: ledger.intervals for ledger in through_rings.ended}
     assert found == {ledger.request_id: ledger.intervals for ledger in direct.ended}
+
+
+def test_a_directory_that_has_not_changed_is_not_looked_through_again(
+    rings: Rings, make_tail: MakeTail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rings.record("APIServer_0", at(1))
+    os.utime(tmp_path, ns=(0, time.time_ns() - SETTLED_NS - 1))
+    tail, num_scans, scan = make_tail(), [0], os.scandir
+
+    def counted(path: Path) -> Any:
+        num_scans[0] += 1
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    for _ in range(3):
+        list(tail.drain())
+    assert num_scans == [1]
+    rings.record("EngineCore_DP0", at(1))  # changes the directory: looked through until that is long enough ago
+    for _ in range(3):
+        assert len(list(tail.drain())) <= 1
+    assert num_scans == [4]
+    assert {stream.source.role for stream in tail._streams.values()} == {"APIServer_0", "EngineCore_DP0"}

@@ -1,6 +1,7 @@
 """What clients may ask their output to match becomes a grammar that allows just that, or a plain refusal."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -189,3 +190,21 @@ def test_a_table_that_cannot_be_made_fails_who_needs_it(tokens: LLTokenizer) -> 
     assert isinstance(compiler.prepare().exception(10), OSError)
     assert isinstance(compiler.compile(Params(choice=["a"]).grammar_text()).exception(10), OSError)
     compiler.close()
+
+
+@pytest.mark.parametrize(("of_process", "of_thread"), [(0, 10), (15, 15)])
+def test_who_compiles_gives_way_and_never_gains(
+    monkeypatch: pytest.MonkeyPatch, of_process: int, of_thread: int
+) -> None:
+    asked: list[int] = []
+
+    def refuse(which: int, who: int, niceness: int) -> None:
+        asked.append(niceness)
+        raise PermissionError("not allowed")
+
+    monkeypatch.setattr(os, "getpriority", lambda which, who: of_process)
+    monkeypatch.setattr(os, "setpriority", refuse)
+    compiler = GrammarCompiler(lambda: None)  # type: ignore[arg-type, return-value]
+    compiler.prepare().result(10)
+    compiler.close()
+    assert asked == [of_thread]

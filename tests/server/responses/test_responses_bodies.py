@@ -31,6 +31,7 @@ def item(fields: Any, param: str = "input", reason: str = "invalid_value") -> Ro
 
 ROWS: list[Row] = [
     *(bad({"input": value}, reason="empty_prompt") for value in ("", [], None)),
+    bad({"input": [{"type": "reasoning", "summary": []}]}, reason="empty_prompt"),
     *(bad({"input": value}) for value in (5, True, {}, [[]], ["x"], [None], [USER] * 10_000, ["x"] * 10_000)),
     bad({"input": "word " * 3000}, reason="context_length_exceeded"),
     bad({"input": [USER], "max_output_tokens": 2048}, "max_output_tokens", "context_length_exceeded"),
