@@ -170,7 +170,7 @@ class AsyncMPClient:
                 return self._link.send(frames, zmq.DONTWAIT)
             except zmq.Again:
                 if time.monotonic() >= deadline:
-                    raise RequestFailedError("the engine's queue is full", "overloaded") from None
+                    raise RequestFailedError("the engine's queue is full", "under_pressure") from None
                 await asyncio.sleep(_SEND_RETRY_SECONDS)
 
     def _take_waiting(self) -> None:

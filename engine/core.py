@@ -3,32 +3,32 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from vllm_obs.engine.block_pool import BlockCountError
 from vllm_obs.engine.codec_plain import DropReason
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.core_counters import CoreCounters
 from vllm_obs.engine.core_facts import engine_described, engine_facts
 from vllm_obs.engine.core_outputs import OutputCollector, OutputStamp
+from vllm_obs.engine.core_queue import CoreQueue
 from vllm_obs.engine.core_records import CoreRecords
 from vllm_obs.engine.core_utilities import CoreUtilities
 from vllm_obs.engine.detours import DetourClock
 from vllm_obs.engine.errors import EngineDeadError, RequestError
 from vllm_obs.engine.executor.interface import Executor
-from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm_obs.engine.pause_state import PauseState
 from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
 from vllm_obs.engine.profile_core import CoreProfiles
-from vllm_obs.engine.queue_bound import EngineLoad, QueueBound, QueueLimits
+from vllm_obs.engine.queue_bound import QueueLimits
 from vllm_obs.engine.request import Request
 from vllm_obs.engine.request_bounds import RequestBounds
 from vllm_obs.engine.scheduler import Scheduler
 from vllm_obs.engine.scheduler_state import INTERNAL_ERROR
 from vllm_obs.engine.step_planner import ScheduledStep
+from vllm_obs.engine.step_run import StepRun
 from vllm_obs.engine.structured.grammar_book import GrammarBook
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.recorder import ProcessRecorder
@@ -36,31 +36,16 @@ from vllm_obs.telemetry.records import EngineStateChanged, FrameDropped
 
 logger = logging.getLogger(__name__)
 
-STEP_DEADLINE_SECONDS = 300.0
 MAX_FAILED_STEPS = 3
 MAX_LIVE_REQUESTS = 65_536
-
-T = TypeVar("T")
-
-
-@dataclass
-class CoreCounters:
-    """What the core ignored, refused or lost since it started."""
-
-    num_duplicate_adds: int = 0
-    num_rejected_adds: int = 0
-    num_unknown_aborts: int = 0
-    num_wasted_rows: int = 0
-    num_failed_requests: int = 0
-    num_failed_steps: int = 0
 
 
 class EngineCore:
     """One scheduler over one executor, driven from one thread.
 
     What is done for one request runs inside a boundary that fails that request only. An unexpected error in a
-    step fails the step's batch; the third failed step in a row is raised, as is every BlockCountError,
-    EngineDeadError and MemoryError: the process must not go on then.
+    step fails the step's batch; the third step in a row that fails, in sampling too, with nobody's token between
+    is raised, as is every BlockCountError, EngineDeadError and MemoryError: the process must not go on then.
     """
 
     def __init__(
@@ -86,10 +71,10 @@ class EngineCore:
         self._utilities = CoreUtilities(self.scheduler, CoreProfiles(executor, recorder))
         self._outputs = OutputCollector()
         self._detours = DetourClock()
-        self._queue = QueueBound(QueueLimits.from_config(config))
+        self._queue = CoreQueue(QueueLimits.from_config(config), self.scheduler)
+        self._run = StepRun(executor, self._grammars, recorder, clock)
         self._step = 0
         self._plan: StepPlan | None = None
-        self._moments = (0, 0)
         self._num_failed_in_a_row = 0
         recorder.record(engine_described(config, capacity, clock()))
         recorder.record(EngineStateChanged("awake", clock()))
@@ -102,9 +87,9 @@ class EngineCore:
                 self._ignored("duplicate")
                 return
             if self.scheduler.num_live >= MAX_LIVE_REQUESTS:
-                raise RequestError(f"The engine holds {MAX_LIVE_REQUESTS} requests already.", reason="overloaded")
+                raise RequestError(f"The engine holds {MAX_LIVE_REQUESTS} requests.", reason="under_pressure")
             self._bounds.check(request)
-            self._require_room(len(request.prompt_token_ids))
+            self._queue.require_room(len(request.prompt_token_ids))
             grammar = self._grammars.order(request.sampling.grammar) if request.sampling.grammar else None
             taken = self.scheduler.add_request(request, grammar)
             taken.taken_at = self._clock()
@@ -117,20 +102,6 @@ class EngineCore:
         except Exception:
             logger.exception("a request could not be taken")
             self._reject(request, "internal_error", "The request could not be taken.")
-
-    def _require_room(self, num_tokens: int) -> None:
-        """The last word on the queue's bound: front ends refuse before, each by what it has sent itself."""
-        if self._queue.limits.is_bounded and (full := self._queue.why_full([num_tokens], self._load())):
-            raise RequestError(f"The queue is full ({full}).", reason="overloaded")
-
-    def _load(self) -> EngineLoad:
-        scheduler = self.scheduler
-        admits = scheduler.pause == PauseState.NONE and scheduler.num_waiting == len(self._queue)
-        return EngineLoad(
-            len(scheduler.running) if admits else self._queue.limits.max_num_seqs,  # who was preempted goes first
-            sum(max(1, request.num_tokens - request.num_computed_tokens) for request in scheduler.running),
-            scheduler.kv_cache.pool.num_available,
-        )
 
     def _reject(self, request: EngineCoreRequest, reason: str, message: str) -> None:
         self.counters.num_rejected_adds += 1
@@ -202,7 +173,7 @@ class EngineCore:
         if self.scheduler.has_work():
             with self._step_boundary():
                 scheduled = self._schedule()
-                output = self._execute_model(scheduled)
+                output = self._run.run(scheduled)
                 self._update_from_output(scheduled, output)
         return self._take_outputs()
 
@@ -240,51 +211,31 @@ class EngineCore:
             request = self.scheduler.find(request_id)
             if request is not None:
                 request.scheduled_at = scheduled_at
-                if request.num_computed_tokens < request.num_tokens and self._queue.limits.is_bounded:
+                if request.num_computed_tokens < request.num_tokens and self._queue.is_bounded:
                     self._outputs.add_scheduled(request)
             self._queue.remove(request_id)
-
-    def _execute_model(self, scheduled: ScheduledStep) -> ModelRunnerOutput:
-        """The step's answer. A plan without rows only releases, and nothing is sampled then.
-
-        Grammar masks are made while the forward pass runs elsewhere, or after one that ran in this thread: on the
-        same cores they would hold up its threads, which wait for each other.
-        """
-        plan, constrained = scheduled.plan, scheduled.constrained
-        self._recorder.doing(Activity.EXECUTING)
-        maybe_fault("step")
-        executed = self._executor.execute_model(plan)
-        masks = self._grammars.begin_masks(constrained, in_thread=not executed.done()) if constrained else None
-        if not plan.num_rows:
-            _wait_for(executed, plan.step)
-            return ModelRunnerOutput(plan.step, [], [], [], [], [], [])
-        sampled = self._executor.sample_tokens(None if masks is None else _wait_for(masks, plan.step))
-        _wait_for(executed, plan.step)
-        executed_at = self._clock()
-        self._recorder.advance()
-        self._recorder.doing(Activity.SAMPLING)
-        output = _wait_for(sampled, plan.step)
-        self._moments = (executed_at, self._clock())
-        self._recorder.advance()
-        return output
 
     def _update_from_output(self, scheduled: ScheduledStep, output: ModelRunnerOutput) -> None:
         plan, constrained = scheduled.plan, scheduled.constrained
         if not plan.num_rows:
             return
         self._recorder.doing(Activity.UPDATING)
+        has_broken_rows = any(reason == "internal_error" for _, reason, _ in output.failed)
         if constrained:
             self._fail_unmasked(output)
         update = self.scheduler.update_from_output(output)
         if constrained:
             update = self.scheduler.accept_grammars(constrained, update)
         self.counters.num_wasted_rows += update.num_wasted_rows
-        self._detours.answered(update.requests, self._moments[1])
+        self._detours.answered(update.requests, self._run.moments[1])
         self._outputs.add_tokens(update.requests, update.token_ids, output.logprobs)
-        self._records.answered(plan.step, (*self._moments, self._clock()), update)
+        self._records.answered(plan.step, (*self._run.moments, self._clock()), update)
         self._settle(update.requests)
         self._records.keyframes(plan.step, self.scheduler)
-        self._num_failed_in_a_row = 0
+        if output.request_ids or output.pooled:
+            self._num_failed_in_a_row = 0
+        elif has_broken_rows:
+            self._count_failure("rows that could not be sampled")
 
     def _fail_unmasked(self, output: ModelRunnerOutput) -> None:
         """What was sampled without the mask it should have had is not used."""
@@ -316,15 +267,18 @@ class EngineCore:
         """End the batch with an error and go on, unless the books are wrong or this keeps happening."""
         logger.error("step %d failed", self._step, exc_info=error)
         self.counters.num_failed_steps += 1
-        self._num_failed_in_a_row += 1
         batch = self.scheduler.fail_batch(self._plan)
         failed_at = self._clock()
         self._detours.failed(failed_at)
         self._records.failed(self._step, error, failed_at, batch)
         self._settle([])
         self.scheduler.check()
+        self._count_failure(repr(error), error)
+
+    def _count_failure(self, told: str, cause: Exception | None = None) -> None:
+        self._num_failed_in_a_row += 1
         if self._num_failed_in_a_row >= MAX_FAILED_STEPS:
-            raise EngineDeadError(f"{MAX_FAILED_STEPS} steps failed in a row, the last with {error!r}") from error
+            raise EngineDeadError(f"{MAX_FAILED_STEPS} steps failed in a row, the last with {told}") from cause
 
     def _take_outputs(self) -> dict[int, EngineCoreOutputs]:
         if not self._outputs:
@@ -334,15 +288,7 @@ class EngineCore:
             generation=self._config.generation,
             step=self._step,
             stats=self.scheduler.stats(),
-            sampled_at=self._moments[1],
+            sampled_at=self._run.moments[1],
             sent_at=self._clock(),
         )
         return self._outputs.take(stamp)
-
-
-def _wait_for(future: Future[T], step: int) -> T:
-    """The future's result; EngineDeadError when the executor does not answer a step within the deadline."""
-    try:
-        return future.result(STEP_DEADLINE_SECONDS)
-    except TimeoutError as error:
-        raise EngineDeadError(f"step {step} had no answer within {STEP_DEADLINE_SECONDS:.0f} s") from error

@@ -9,7 +9,7 @@ from vllm_obs.engine.messages import EngineCoreOutputs, FinishReason
 MAX_OUTBOX_MESSAGES = 4096
 """Steps whose outputs wait for one client behind its socket, which holds twice as many; then it is cut off."""
 ROWS_A_MESSAGE = 4096
-CUT_OFF = ("overloaded", "the outputs of this request were not read in time")
+CUT_OFF = ("stalled", "the outputs of this request were not read in time")
 
 
 def drain(outbox: SimpleQueue[EngineCoreOutputs]) -> list[EngineCoreOutputs]:

@@ -1,13 +1,20 @@
 """QueueBound: the sequences that wait for their first step, and whether there is room for more."""
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 from typing import Literal, NamedTuple
 
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.errors import Reason
 
 Full = Literal["max_num_queued_reqs", "max_num_queued_tokens"]
 """Which bound keeps more from coming; the names of their flags."""
+
+REASON_OF: dict[Full, Reason] = {
+    "max_num_queued_reqs": "overloaded",
+    "max_num_queued_tokens": "too_many_queued_tokens",
+}
+"""What a client is told."""
 
 
 class QueueLimits(NamedTuple):
@@ -84,13 +91,18 @@ class QueueBound:
         self._held.clear()
         self.num_tokens = 0
 
-    def why_full(self, new: Sequence[int], load: EngineLoad) -> Full | None:
-        """Which bound has no room for more sequences with so many tokens each; None where all of them fit."""
-        full = self._over(len(self) + len(new), self.num_tokens + sum(new))
+    def why_full(self, new: Sequence[int], load: EngineLoad, num_reserved: int = 0) -> Full | None:
+        """Which bound has no room for more sequences with so many tokens each; None where all of them fit.
+
+        `num_reserved` come behind them, whose tokens nobody knows yet; each has one at least.
+        """
+        num_reqs = len(self) + len(new) + num_reserved
+        num_tokens = self.num_tokens + sum(new) + num_reserved
+        full = self._over(num_reqs, num_tokens)
         if full is None:
             return None
-        num_leaving, num_leaving_tokens = self._leaving(new, load)
-        return self._over(len(self) + len(new) - num_leaving, self.num_tokens + sum(new) - num_leaving_tokens)
+        num_leaving, num_leaving_tokens = self._leaving(chain(new, repeat(1, num_reserved)), load)
+        return self._over(num_reqs - num_leaving, num_tokens - num_leaving_tokens)
 
     def _over(self, num_reqs: int, num_tokens: int) -> Full | None:
         limits = self.limits
@@ -100,7 +112,7 @@ class QueueBound:
             return "max_num_queued_tokens"
         return None
 
-    def _leaving(self, new: Sequence[int], load: EngineLoad) -> tuple[int, int]:
+    def _leaving(self, new: Iterable[int], load: EngineLoad) -> tuple[int, int]:
         """How many of those that wait or come, and tokens of theirs, the next step is sure to take."""
         limits = self.limits
         num_slots = limits.max_num_seqs - load.num_running

@@ -5,14 +5,17 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from vllm_obs.server.connection_room import no_room
 from vllm_obs.server.deadline import deadline_of
 from vllm_obs.server.entry import Entry, gives_work
-from vllm_obs.server.public_paths import ALWAYS_ANSWERED, route_path
+from vllm_obs.server.public_paths import ALWAYS_ANSWERED, PUBLIC, route_path
 from vllm_obs.server.state import ApiServer
 
 
 class Admission:
     """Refuses with 503 while the engine loads, drains or is gone, and with 429 while its queue is full.
+
+    On a connection over the limit only what needs no key is answered.
 
     Counts the requests it lets in, and puts into the state of each its `deadline` (None for none), and an `entry`
     where it is for the engine.
@@ -24,6 +27,8 @@ class Admission:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it."""
+        if scope["type"] == "http" and scope["state"].get("is_spare") and route_path(scope) not in PUBLIC:
+            raise no_room()
         if scope["type"] != "http" or route_path(scope) in ALWAYS_ANSWERED:
             await self.app(scope, receive, send)
             return

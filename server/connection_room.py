@@ -1,24 +1,32 @@
 """ConnectionRoom: how many connections a server may have, and which of them wait for their client."""
 
+import contextlib
 import os
 import resource
 import time
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from vllm_obs.server.errors import ApiError
+
 C = TypeVar("C")
 
 NUM_SPARE_FILES = 16
 """Of the files a process may open, so many are kept from connections: for logs, rings and children."""
+NUM_SPARE_CONNECTIONS = 8
+"""So many more than the limit are taken for probes and scrapes: half of the spare files."""
+NUM_OWN_FILES = 1024
+"""How many files a server has open beside connections, at the very most."""
 COUNT_EVERY_NS = 1_000_000_000
 OPEN_FILES = Path("/proc/self/fd")
 
 
 class ConnectionRoom(Generic[C]):
-    """`waiting` are the connections that wait for their client, longest first."""
+    """`waiting` are the connections that wait for their client, longest first; `spare` those over the limit."""
 
     def __init__(self, max_num_connections: int) -> None:
         self.waiting: dict[C, None] = {}
+        self.spare: set[C] = set()
         self._max_num_connections = max_num_connections
         self._num_other_files = 0
         self._counted_at = 0
@@ -29,11 +37,34 @@ class ConnectionRoom(Generic[C]):
         self.waiting[connection] = None
 
     def is_busy(self, connection: C) -> None:
-        """Its client waits for us, or it is closed."""
+        """Its client waits for us, or it is being closed."""
         self.waiting.pop(connection, None)
 
+    def is_closed(self, connection: C) -> None:
+        """It is gone."""
+        self.waiting.pop(connection, None)
+        self.spare.discard(connection)
+
+    def take_in(self, newest: C) -> C | None:
+        """Who gives way to `newest`, which waits already and finds no room; None for nobody.
+
+        It is who waits longest. Where all are being answered `newest` is a spare one, to which only spare ones
+        give way: the longest waiting, perhaps itself, where there are too many of them.
+        """
+        longest = next((each for each in self.waiting if each not in self.spare and each is not newest), None)
+        if longest is not None:
+            return longest
+        self.spare.add(newest)
+        return next(iter(self.waiting)) if len(self.spare) > NUM_SPARE_CONNECTIONS else None
+
+    def is_spare(self, connection: C, num_connections: int) -> bool:
+        """Whether it is over the limit still; it is not any more once there is room among those open."""
+        if connection in self.spare and self.is_enough_for(num_connections - len(self.spare) + 1):
+            self.spare.discard(connection)
+        return connection in self.spare
+
     def is_enough_for(self, num_connections: int) -> bool:
-        """Whether there may be so many, all that are open counted."""
+        """Whether there may be so many, all that are open counted but the spare ones."""
         if num_connections > self._max_num_connections:
             return False
         most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -51,6 +82,21 @@ class ConnectionRoom(Generic[C]):
         self._counted_at = now
         try:
             num_files = len(os.listdir(OPEN_FILES)) - 1  # noqa: PTH208 - thousands of names, no paths
-            self._num_other_files = max(0, num_files - num_connections)
+            self._num_other_files = max(0, num_files - num_connections - len(self.spare))
         except OSError:  # there is none left to look with
             self._num_other_files = max(self._num_other_files, NUM_SPARE_FILES)
+
+
+def no_room() -> ApiError:
+    """What who finds no room is told."""
+    return ApiError("the server has no room for more connections", "under_pressure", status=503, closes=True)
+
+
+def raise_file_limit(max_num_connections: int) -> None:
+    """Let this process open as many files as so many connections need, as far as it may allow itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max_num_connections + NUM_OWN_FILES
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it: then there is less room
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -40,13 +40,13 @@ async def embed(http: Request, api: ApiServer, request: PoolingRequest, texts: T
     """A vector of each text; ApiError where one cannot be had, ClientGoneError when nobody waits any more."""
     _check_total(texts)
     call = _call(http, api, request)
-    call.ask(len(texts.prompts))
     params = pooling_params(api.config.model.pooling.kind, request.truncate_prompt_tokens)
     try:
+        call.ask(len(texts.prompts))
         prompts = await _prompts(api, request, texts)
         generation = await Generation.submit(api, call, prompts, params)
     except RequestError as error:
-        param = texts.param if error.param == "prompt" else error.param
+        param = texts.param if error.param in ("prompt", "n") else error.param
         raise ApiError(str(error), error.reason, param=param) from error
     try:
         ended = await until_disconnect(http.receive, generation.collect())

@@ -48,10 +48,12 @@ class EngineSupervisor:
         self._api = api
         self._recorder = recorder
         self._budget = RestartBudget(api.server.engine_restarts)
+        self._ready_at = 0
 
     async def keep(self) -> str:
         """Keep the engine alive that is there now; why there is none any more, once the budget is spent."""
         self._api.is_engine_kept = self._budget.max_restarts > 0
+        self._ready_at = time.monotonic_ns()
         try:
             while True:
                 await self._replace_the_dead(await _death_of(self._api.engine))
@@ -65,7 +67,7 @@ class EngineSupervisor:
 
     async def _replace_the_dead(self, death: Death) -> None:
         """Let requests in to another engine. StartupError when there is to be none."""
-        wait_seconds = self._budget.died()
+        wait_seconds = self._budget.died((death.died_at - self._ready_at) / 1e9)
         if wait_seconds is None:
             raise StartupError(self._budget.says(death.cause))
         self._recorder.doing(Activity.RESTARTING)
@@ -87,7 +89,7 @@ class EngineSupervisor:
                 return await self._attempt(before)
             except Exception as error:
                 cause = str(error) if isinstance(error, ConfigError | StartupError) else repr(error)
-            next_wait_seconds = self._budget.died(was_ready=False)
+            next_wait_seconds = self._budget.failed_to_start()
             if next_wait_seconds is None:
                 raise StartupError(self._budget.says(cause))
             logger.error("the engine could not be started again, it is tried once more: %s", cause)
@@ -112,6 +114,7 @@ class EngineSupervisor:
 
     def _let_in(self, engine: Engine, death: Death) -> None:
         ready_at, generation = time.monotonic_ns(), self.client.generation
+        self._ready_at = ready_at
         self._api.engine_ready(engine)
         self._recorder.record(
             EngineRestarted(
@@ -139,6 +142,4 @@ async def _blame(llm: AsyncLLM) -> None:
     """Find out which request the engine may have crashed on; its digest is made off the event loop."""
     refused = await asyncio.to_thread(llm.poison.crashed, llm.open_at_death)
     if refused:
-        logger.error(
-            "the engine seems to have crashed on %s: not run again for some minutes", ", ".join(refused[:8])
-        )
+        logger.error("the engine seems to have crashed on %s: not run again for now", ", ".join(refused[:8]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from starlette.types import Scope
 
-from vllm_obs.engine.errors import RequestFailedError
+from vllm_obs.engine.errors import RequestError, RequestFailedError
 from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.engine.frontend.request_stream import RequestStream
 from vllm_obs.engine.sampling_params import SamplingParams
@@ -84,7 +84,11 @@ class Call:
         if n >= 1 and num_prompts * n > limit:
             message = f"{num_prompts} prompts times n={n} is over the limit of {limit} sequences a request"
             raise ApiError(message, "too_many_sequences", param="prompt" if num_prompts > limit else "n")
-        self.ask(num_prompts * n)
+        for num_sequences, param in ((num_prompts, "prompt"), (num_prompts * n, "n")):
+            try:
+                self.ask(num_sequences)
+            except RequestError as error:
+                raise ApiError(str(error), error.reason, param=param) from error
 
 
 class Generation:
@@ -95,6 +99,7 @@ class Generation:
         self._call = call
         self._n = num_sequences
         self._streams: list[RequestStream] = []
+        self._is_late = False
         self._alarm: asyncio.TimerHandle | None = None
         if call.deadline is not None:
             self._alarm = asyncio.get_running_loop().call_later(call.deadline.left_seconds, self._expire)
@@ -120,7 +125,7 @@ class Generation:
 
     async def _submit_one(self, index: int, prompt: Prompt, params: SamplingParams, num_prompts: int) -> None:
         call = self._call
-        if call.deadline is not None and not call.deadline.left_seconds:
+        if call.deadline is not None and (self._is_late or not call.deadline.left_seconds):
             raise call.deadline.passed()
         stream = await self._api.engine.llm.submit(
             prompt,
@@ -143,9 +148,12 @@ class Generation:
             place=call.entry.place if call.entry is not None else None,
         )
         self._streams.append(stream)
+        if self._is_late:  # the alarm rang while this one was on its way, and rings once
+            self._expire()
 
     def _expire(self) -> None:
         """The deadline has come: what still runs ends with an error, and what is not sent yet never is."""
+        self._is_late = True
         for stream in self._streams:
             stream.fail(RequestFailedError("The request's deadline has passed.", "timeout"))
 

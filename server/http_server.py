@@ -68,6 +68,13 @@ class HttpServer(uvicorn.Server):
         self.force_exit = at_once
         self._is_stopping.set()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close everything; who has not read its reply by then is cut off, or its connection would stay open."""
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
     async def main_loop(self) -> None:
         """Keep the date of replies true until `stop`, for which uvicorn would look ten times a second."""
         while not await self.on_tick(0):

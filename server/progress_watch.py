@@ -58,6 +58,7 @@ class ProgressWatch:
         if self._api.is_stalled and not stalled and llm.dead_cause is None:
             logger.warning("the engine moves again: ready")
         self._tracks, self._api.is_stalled = tracks, bool(stalled)
+        self._api.show_brokenness()
 
     def _again(self) -> None:
         self._timer = self._loop.call_later(LOOK_SECONDS, self._again)

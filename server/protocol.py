@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from vllm_obs.server.config import Limits
-from vllm_obs.server.connection_room import ConnectionRoom
+from vllm_obs.server.connection_room import ConnectionRoom, no_room
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.request_id import new_id
 
@@ -44,7 +44,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     There are as many connections as `limits` and the process's open files allow. Beyond that a new one takes the
     place of who has kept us waiting longest (for a head, a body, or the next request), so that half-open
-    connections shut nobody out; it is refused with 503 where every other one is being answered.
+    connections shut nobody out. Where every other one is being answered it is a spare one, which the scope's state
+    tells (`is_spare`): one probe or scrape is answered, anything else is refused.
     """
 
     limits = Limits()
@@ -67,12 +68,12 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._start_head_timer()
         self.room.waits(self)
-        if not self.room.is_enough_for(len(self.connections)):
+        if not self.room.is_enough_for(len(self.connections) - len(self.room.spare)):
             self._take_place()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clocks."""
-        self.room.is_busy(self)
+        self.room.is_closed(self)
         self._stop_head_timer()
         self.resume_writing()
         super().connection_lost(exc)
@@ -135,7 +136,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._stop_head_timer()
         self.scope["state"]["received_at"] = self._head_begun_at
+        is_spare = self.scope["state"]["is_spare"] = self.room.is_spare(self, len(self.connections))
         super().on_headers_complete()
+        if is_spare:  # others want its place
+            self.cycle.keep_alive = False
         self.scope["state"]["written"] = partial(self._written, self.cycle)
 
     def on_message_complete(self) -> None:
@@ -158,18 +162,19 @@ class HttpProtocol(HttpToolsProtocol):
     def give_way(self) -> None:
         """Close this connection, which waits for its client, in favour of another."""
         self.room.is_busy(self)
-        if self._in_head and self._head_bytes and self._refusal is None:
-            self._send_refusal(_no_room())
+        is_new_spare = self.cycle is None and self in self.room.spare
+        if self._in_head and (self._head_bytes or is_new_spare) and self._refusal is None:
+            self._send_refusal(no_room())
         self.transport.close()
 
     def _take_place(self) -> None:
         """Close who waits longest, or this new connection where nobody else waits."""
-        oldest = next(iter(self.room.waiting))
-        if oldest is not self:
+        oldest = self.room.take_in(self)
+        if oldest is self:
+            self._send_refusal(no_room())
+            self.transport.close()
+        elif oldest is not None:
             oldest.give_way()
-            return
-        self._send_refusal(_no_room())
-        self.transport.close()
 
     async def _written(self, cycle: RequestResponseCycle) -> bool:
         """Return once the socket has taken what was sent; False when the client had left before."""
@@ -293,7 +298,3 @@ class HttpProtocol(HttpToolsProtocol):
         poller.register(self.transport.get_extra_info("socket").fileno(), 0)
         if poller.poll(0):
             self.transport.abort()
-
-
-def _no_room() -> ApiError:
-    return ApiError("the server has no room for more connections", "under_pressure", status=503, closes=True)

@@ -165,7 +165,7 @@ class Responses:
 
     def _check_room(self) -> None:
         if len(self.runs) >= self._max_runs:
-            raise ApiError(f"{self._max_runs} responses are being made in the background already", "overloaded")
+            raise ApiError(f"{self._max_runs} responses are being made in the background", "under_pressure")
 
     async def _in_background(self, asked: Asked, generation: Generation, shape: ResponseShape) -> Response:
         try:

@@ -39,11 +39,14 @@ def run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_a
     0 stopped and drained, 1 stopped with work cut off, 70 the engine died, 78 it cannot be started as configured.
     `started_at` is the monotonic moment the start-up time is counted from. Call it from the main thread.
     """
-    return run_server(
-        ServedRun(config, server, started_at or time.monotonic_ns()),
-        _lifecycle_class,
-        lambda lifecycle, begun_at, phases: lifecycle.run(sock, begun_at, phases),
-    )
+
+    def serve(lifecycle: "Lifecycle", begun_at: int, phases: StartupPhases) -> int:
+        from vllm_obs.server.connection_room import raise_file_limit
+
+        raise_file_limit(server.limits.max_num_connections)
+        return lifecycle.run(sock, begun_at, phases)
+
+    return run_server(ServedRun(config, server, started_at or time.monotonic_ns()), _lifecycle_class, serve)
 
 
 @dataclass(frozen=True)

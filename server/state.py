@@ -19,6 +19,7 @@ from vllm_obs.server.pressure import Pressure
 from vllm_obs.server.profiles import ServerProfiles
 from vllm_obs.server.tool_calls.registry import MakeParser, tool_parser
 from vllm_obs.server.trace_context import Tracing
+from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.recorder import ProcessRecorder
 
 
@@ -76,6 +77,7 @@ class ApiServer:
         self.is_engine_kept = False
         """Whether another engine is started when one dies; EngineSupervisor says so."""
         self._is_draining = False
+        self._shows_broken = False
         self._engine: Engine | None = None
 
     def wall_time(self, moment: int) -> int:
@@ -97,6 +99,17 @@ class ApiServer:
         if self.is_stalled:
             return Phase.STALLED
         return Phase.BROKEN if self._engine.llm.answers.is_broken else Phase.READY
+
+    def show_brokenness(self) -> None:
+        """Let the ring's header say that the model broke, or that it is mended; to be called now and then.
+
+        Whoever starts another engine or ends the server says so itself.
+        """
+        phase = self.phase
+        is_broken = phase is Phase.BROKEN
+        if is_broken != self._shows_broken and phase in (Phase.READY, Phase.STALLED, Phase.BROKEN):
+            self._shows_broken = is_broken
+            self.recorder.doing(Activity.BROKEN if is_broken else Activity.SERVING)
 
     @property
     def engine(self) -> Engine:

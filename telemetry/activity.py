@@ -24,6 +24,8 @@ class Activity(IntEnum):
     COMPILING_GRAMMAR = 15
     RESTARTING = 16
     """An API server whose engine died, while another starts."""
+    BROKEN = 17
+    """An API server that lets nobody in because its model gives no numbers."""
 
     @property
     def label(self) -> str:

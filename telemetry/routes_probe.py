@@ -15,16 +15,17 @@ from vllm_obs.telemetry.watchdog_rule import ProcessLook
 PROBES = frozenset({"/livez", "/readyz", "/startupz"})
 """Answered without the drain that comes before all else."""
 
-Phase = Literal["loading", "ready", "stalled", "restarting", "draining", "dead"]
+Phase = Literal["loading", "ready", "stalled", "broken", "restarting", "draining", "dead"]
 """How a server is, in the API server's own words."""
 
 _SAYS: dict[Phase, str] = {
     "loading": "the model is being loaded",
     "ready": "requests are let in",
     "stalled": "the engine, or an API server, has work and makes no progress",
+    "broken": "the model gave no usable probabilities several times in a row",
     "restarting": "the engine died and another is being started",
     "draining": "the server is shutting down",
-    "dead": "the engine, or the API server, is gone",
+    "dead": "the API server is gone",
 }
 _NOT_STARTED: tuple[Phase, ...] = ("loading", "dead")
 
@@ -58,11 +59,14 @@ def phase_of(looks: Sequence[ProcessLook], is_stalled: bool) -> Phase:
         return "draining"
     if Activity.RESTARTING in activities:
         return "restarting"
-    if activities != {Activity.SERVING}:
+    if not activities <= {Activity.SERVING, Activity.BROKEN}:
         return "loading"
     if not any(look.role.startswith(CORE) for look in looks):
-        return "dead"
-    return "stalled" if is_stalled else "ready"
+        # The API server is about to say so; were no other engine to come, it would go itself.
+        return "restarting"
+    if is_stalled:
+        return "stalled"
+    return "broken" if Activity.BROKEN in activities else "ready"
 
 
 def _answer(watchdog: Watchdog | None, failing: Sequence[Phase]) -> Response:

@@ -20,6 +20,7 @@ _DOING = {
     Activity.SENDING: "handing out the results of step {step}",
     Activity.WAITING: "waiting for messages",
     Activity.SERVING: "serving",
+    Activity.BROKEN: "serving",
 }
 _KERNEL_WORDS = {
     "T": "is stopped by a signal",

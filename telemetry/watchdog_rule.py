@@ -94,7 +94,7 @@ def judge(track: Track | None, look: EngineLook, work: Work, now: int, limit_ns:
 
 def judge_server(track: Track | None, look: ProcessLook, now: int, limit_ns: int) -> Track:
     """How an API server is at `now`: stalled if its event loop has not gone round for `limit_ns`."""
-    rest: State | Literal[""] = "" if look.activity is Activity.SERVING else "loading"
+    rest: State | Literal[""] = "" if look.activity in (Activity.SERVING, Activity.BROKEN) else "loading"
     if look.activity is Activity.STOPPING:
         rest = "ending"
     marks = (look.generation, look.heartbeat_at)

@@ -12,6 +12,8 @@ import yaml
 from vllm_obs import __version__
 from vllm_obs.cli.serve import build_parser
 from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS
+from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.run_dir import RunDirectory
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.lifecycle import AT_ONCE_SECONDS, LAST_WORDS_SECONDS
 from vllm_obs.server.observer import DRAIN_SECONDS
@@ -127,7 +129,7 @@ def test_the_pod_has_its_time_to_start_and_to_stop(pod: dict[str, Any], containe
     probe = container["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] > DEFAULTS.startup_timeout
     before = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert pod["terminationGracePeriodSeconds"] >= before + DEFAULTS.shutdown_timeout + AFTER_DRAIN_SECONDS - 0.2
+    assert pod["terminationGracePeriodSeconds"] >= before + DEFAULTS.shutdown_timeout + AFTER_DRAIN_SECONDS
     readiness = container["readinessProbe"]
     assert before >= readiness["periodSeconds"] * readiness["failureThreshold"]
 
@@ -157,10 +159,32 @@ def test_names_agree(documents: dict[str, Any], container: dict[str, Any]) -> No
     assert container["image"] in (DEPLOY / "Containerfile").read_text()
 
 
-def test_user_and_run_directory_are_the_images() -> None:
+def run_base_of(container: dict[str, Any]) -> Path:
+    """Where the manifest has runs, as the container sees it."""
+    (base,) = (Path(each["value"]) for each in container["env"] if each["name"] == "VLLM_OBS_RUN_DIR")
+    return base
+
+
+def test_user_and_run_directory_are_the_images(pod: dict[str, Any], container: dict[str, Any]) -> None:
     image = (DEPLOY / "Containerfile").read_text()
-    manifest = (DEPLOY / "kubernetes.yaml").read_text()
-    assert "USER 10001:10001" in image
-    assert "runAsUser: 10001" in manifest
-    assert "VLLM_OBS_RUN_DIR=/run/vllm-obs" in image
-    assert "{name: VLLM_OBS_RUN_DIR, value: /run/vllm-obs}" in manifest
+    base = run_base_of(container)
+    assert "USER 10001:10001\n" in image
+    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsGroup"]) == (10001, 10001)
+    assert f"ENV VLLM_OBS_RUN_DIR={base} " in image
+    assert f"install -d -m 0700 -o 10001 -g 10001 {base.parent}\n" in image
+
+
+def test_runs_are_made_in_the_pods_volume_which_others_may_write_to(
+    container: dict[str, Any], tmp_path: Path
+) -> None:
+    """A volume with fsGroup is root's own, mode 2777: a run's base must lie below it, never be it."""
+    base = run_base_of(container)
+    mounts = [Path(mount["mountPath"]) for mount in container["volumeMounts"]]
+    (mount,) = (mount for mount in mounts if base.is_relative_to(mount))
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o2777)
+    with pytest.raises(ConfigError, match="can be written by other users"):
+        RunDirectory.create(volume)
+    with RunDirectory.create(volume / base.relative_to(mount)) as run:
+        assert run.path.parent.stat().st_mode & 0o777 == 0o700

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 class AnswerWatch:
     """Told of every step's outputs. A model is broken that gave numbers to nobody, so many steps in a row.
 
-    One token for anybody mends it at once: a single request that breaks its own row breaks nothing else.
+    One token or vector for anybody mends it at once: a single request that breaks its own row breaks nothing else.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,7 +31,7 @@ class AnswerWatch:
 
     def saw(self, outputs: EngineCoreOutputs) -> None:
         """One step's outputs came."""
-        if len(outputs.new_token_ids):
+        if len(outputs.new_token_ids) or outputs.pooled:
             self._num_broken = 0
         elif outputs.errors and any(reason == "invalid_logits" for _, reason, _ in outputs.errors):
             self._num_broken += 1

@@ -5,20 +5,21 @@ import inspect
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from vllm_obs.engine.config import VllmConfig
-from vllm_obs.engine.errors import EngineDeadError, RequestFailedError, VllmObsError
+from vllm_obs.engine.errors import EngineDeadError, RequestFailedError
+from vllm_obs.engine.frontend.abort_sender import AbortSender
 from vllm_obs.engine.frontend.answer_watch import AnswerWatch
 from vllm_obs.engine.frontend.arrival import Arrival
 from vllm_obs.engine.frontend.chat_template import ChatTemplate, EncodedChat, Message
 from vllm_obs.engine.frontend.client_interface import AsyncEngineClient
 from vllm_obs.engine.frontend.content_form import joined_text
-from vllm_obs.engine.frontend.front_queue import FrontQueue, Place
+from vllm_obs.engine.frontend.front_queue import FrontQueue
 from vllm_obs.engine.frontend.input_processor import (
     LONG_TEXT_CHARS,
     InputProcessor,
@@ -30,7 +31,8 @@ from vllm_obs.engine.frontend.input_processor import (
 from vllm_obs.engine.frontend.open_sequence import AT_THE_END, SequenceRequest
 from vllm_obs.engine.frontend.output_processor import OutputProcessor
 from vllm_obs.engine.frontend.outputs import SequenceDelta
-from vllm_obs.engine.frontend.poison_book import OpenRequest, PoisonBook
+from vllm_obs.engine.frontend.poison_book import OpenRequest, PoisonBook, SecondTry, fingerprint
+from vllm_obs.engine.frontend.request_options import RequestOptions, arrival_of
 from vllm_obs.engine.frontend.request_stream import DeltaQueue, RequestStream
 from vllm_obs.engine.frontend.stats_line import StatsLine
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
@@ -49,32 +51,6 @@ T = TypeVar("T")
 _NUM_TOKENIZER_THREADS = 2
 _SHUTDOWN_SECONDS = 5.0
 _SEQUENCES_A_TURN = 16
-
-
-class RequestOptions(TypedDict, total=False):
-    """What may come with a prompt, one of `num_prompts` of a request.
-
-    Moments are `time.monotonic_ns()`; with `stream` False a sequence gives one delta, at its end (cheaper than
-    merging them). With `deadline_at` nothing is sent from then on; `place` is the room in the queue that was kept
-    for the request. `http_id` is ours of the HTTP request, `external_id` the client's label for it; `operation` is
-    chat or text_completion, `model` the name it asked for, `account` and `trace_parent` as in `RequestSubmitted`.
-    """
-
-    priority: int
-    cache_salt: str | None
-    received_at: int | None
-    parsed_at: int | None
-    rendered_at: int | None
-    external_id: str
-    account: str
-    http_id: str
-    operation: str
-    model: str
-    trace_parent: str
-    stream: bool
-    num_prompts: int
-    deadline_at: int | None
-    place: Place | None
 
 
 class AsyncLLM:
@@ -96,7 +72,7 @@ class AsyncLLM:
         self._handles: dict[str, list[list[str]]] = {}
         self._queues: dict[str, DeltaQueue] = {}
         self._reader: asyncio.Task[None] | None = None
-        self._sending: set[asyncio.Task[None]] = set()
+        self._aborts = AbortSender(client, self.queue)
         self._threads = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
         self._died = asyncio.Event()
         self._dead_cause: str | None = None
@@ -161,36 +137,51 @@ class AsyncLLM:
         for `abort` and need not be unique. The stream must be closed.
         """
         self._require_alive()
-        arrival = _arrival(options, params.n, self.config.model.served_model_names[0])
+        arrival = arrival_of(options, params.n, self.config.model.served_model_names[0])
         prepared = await self._prepare(prompt, params, arrival)
+        digest = await self._fingerprint(prepared.token_ids, params)
         tokenized_at = time.monotonic_ns()
         self._require_alive()
         _require_time(options.get("deadline_at"), tokenized_at)
-        self.poison.check(prepared.token_ids, params)
+        is_streamed = options.get("stream", True)
         sequences = make_sequences(prepared, params, arrival, _draw_seed)
         ids = [sequence.request_id for sequence in sequences]
+        queue = DeltaQueue(params.n, partial(self._cut, request_id, ids) if is_streamed else None)
+        sink = queue.put
+        if digest and self.poison.check(digest):
+            sink = SecondTry(self.poison, digest, params.n, queue.put).put
         if (place := options.get("place")) is not None:
             place.spend(params.n)
         self.queue.admit(ids, len(prepared.token_ids), is_held=params.structured_outputs is not None)
-        is_streamed = options.get("stream", True)
-        queue = DeltaQueue(params.n, partial(self._cut, request_id, ids) if is_streamed else None)
         interval = self.config.scheduler.stream_interval if is_streamed else AT_THE_END
-        for index, sequence_id in enumerate(ids):
-            self._outputs.register(
-                SequenceRequest(sequence_id, index, prepared.token_ids, params, queue.put, interval, tokenized_at)
-            )
+        self._register(
+            [
+                SequenceRequest(sequence_id, index, prepared.token_ids, params, sink, interval, tokenized_at)
+                for index, sequence_id in enumerate(ids)
+            ]
+        )
         self._handles.setdefault(request_id, []).append(ids)
         self._queues[ids[0]] = queue
         close = partial(self._close, request_id, ids)
-        self.last_submitted_at = tokenized_at
-        for sequence in sequences:
-            self._recorder.record(arrival.submitted(sequence, tokenized_at))
         try:
+            self.last_submitted_at = tokenized_at
+            for sequence in sequences:
+                self._recorder.record(arrival.submitted(sequence, tokenized_at))
             await self._send(sequences)
         except BaseException:
             close()
             raise
         return RequestStream(ids[0].rpartition("-")[0], queue, close, partial(self._fail, ids))
+
+    def _register(self, requests: list[SequenceRequest]) -> None:
+        """Take on what has just been queued; where that fails, it leaves the queue again."""
+        try:
+            self._outputs.register(*requests)
+        except BaseException:
+            ids = [request.request_id for request in requests]
+            self.queue.leaving(ids)
+            self.queue.left(ids)
+            raise
 
     async def _send(self, sequences: list[EngineCoreRequest]) -> None:
         """Hand the sequences to the core, with room for others between; those aborted meanwhile stay here."""
@@ -205,13 +196,13 @@ class AsyncLLM:
     ) -> PreparedPrompt:
         """What `submit` would send, checked as there; nothing is sent."""
         self._require_alive()
-        arrival = _arrival(options, params.n, self.config.model.served_model_names[0])
+        arrival = arrival_of(options, params.n, self.config.model.served_model_names[0])
         return await self._prepare(prompt, params, arrival)
 
     async def abort(self, request_id: str) -> None:
         """Abort every request submitted under that handle; their streams end with finish_reason `abort`."""
         for ids in list(self._handles.get(request_id, [])):
-            self._tell_core(self._outputs.end(ids, FinishReason.ABORT), FinishReason.ABORT)
+            self._aborts.send(self._outputs.end(ids, FinishReason.ABORT), FinishReason.ABORT)
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a raw prompt, long ones off the event loop. RequestError when it cannot fit the context."""
@@ -268,13 +259,12 @@ class AsyncLLM:
     def end_open(self) -> None:
         """End what is open with the error `shutting_down`; the readers see it at once."""
         failure = RequestFailedError("The server is shutting down.", "shutting_down")
-        self._tell_core(self._outputs.end_all(FinishReason.ERROR, failure), FinishReason.ABORT)
+        self._aborts.send(self._outputs.end_all(FinishReason.ERROR, failure), FinishReason.ABORT)
 
     async def shutdown(self) -> None:
         """`end_open`, then end the engine (which blocks while it ends)."""
         self.end_open()
-        if self._sending:
-            await asyncio.wait(self._sending, timeout=_SHUTDOWN_SECONDS)
+        await self._aborts.wait(_SHUTDOWN_SECONDS)
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
@@ -291,6 +281,13 @@ class AsyncLLM:
         prepare = partial(self._inputs.prepare, prompt, params, arrival)
         return await self._in_thread(prepare) if self._inputs.is_long(prompt, params) else prepare()
 
+    async def _fingerprint(self, token_ids: list[int], params: SamplingParams) -> bytes:
+        """What the poison book knows a request by, made in a thread: it takes milliseconds for a long one.
+
+        Nothing, at once, while the book is empty: no engine has crashed for some minutes.
+        """
+        return await self._in_thread(partial(fingerprint, token_ids, params)) if len(self.poison) else b""
+
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
@@ -301,32 +298,15 @@ class AsyncLLM:
         if not requests:
             self._handles.pop(handle, None)
         self._queues.pop(ids[0], None)
-        self._tell_core(self._outputs.end(ids, FinishReason.ABORT), FinishReason.ABORT)
+        self._aborts.send(self._outputs.end(ids, FinishReason.ABORT), FinishReason.ABORT)
 
     def _fail(self, ids: list[str], failure: RequestFailedError) -> None:
-        self._tell_core(self._outputs.end(ids, FinishReason.ERROR, failure), FinishReason.ERROR)
+        self._aborts.send(self._outputs.end(ids, FinishReason.ERROR, failure), FinishReason.ERROR)
 
     def _cut(self, handle: str, ids: list[str]) -> None:
         if cut := self._outputs.end(ids, FinishReason.ABORT):
             logger.warning("request %s is aborted: too much of its stream was not read", handle)
-            self._tell_core(cut, FinishReason.ABORT)
-
-    def _tell_core(self, ids: Iterable[str], reason: FinishReason) -> None:
-        """Send an abort on its own task, so that it goes out even when the caller is being cancelled."""
-        if ids := list(ids):
-            self.queue.leaving(ids)
-            self._spawn(self._abort(ids, reason))
-
-    async def _abort(self, ids: list[str], reason: FinishReason) -> None:
-        try:
-            await self._client.abort_requests(ids, reason)
-        finally:
-            self.queue.left(ids)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(_quietly(work))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+            self._aborts.send(cut, FinishReason.ABORT)
 
     async def _read_outputs(self) -> None:
         try:
@@ -336,8 +316,8 @@ class AsyncLLM:
                 aborts = self._outputs.process(outputs)
                 self._stats_line.saw(outputs)
                 self.answers.saw(outputs)
-                self._tell_core(aborts.stopped, FinishReason.STOP)
-                self._tell_core(aborts.failed, FinishReason.ERROR)
+                self._aborts.send(aborts.stopped, FinishReason.STOP)
+                self._aborts.send(aborts.failed, FinishReason.ERROR)
                 await asyncio.sleep(0)  # outputs that wait already must not keep the readers from running
         except EngineDeadError as error:
             self._die(str(error))
@@ -347,18 +327,10 @@ class AsyncLLM:
 
     def _die(self, cause: str) -> None:
         self._dead_cause = cause
-        self.open_at_death = self._outputs.open_requests()
+        self.open_at_death = self._outputs.open_requests(self.config.scheduler.max_num_seqs)
         self._outputs.end_all(FinishReason.ERROR, RequestFailedError(cause, "engine_dead"))
         self.queue.clear()
         self._died.set()
-
-
-async def _quietly(work: Coroutine[Any, Any, None]) -> None:
-    """An abort that cannot be sent has no one to tell: the engine is gone, or its queue is full."""
-    try:
-        await work
-    except VllmObsError as error:
-        logger.warning("An abort was not sent: %s", error)
 
 
 def _require_time(deadline_at: int | None, now: int) -> None:
@@ -368,25 +340,3 @@ def _require_time(deadline_at: int | None, now: int) -> None:
 
 def _draw_seed() -> int:
     return secrets.randbits(63)
-
-
-def _arrival(options: RequestOptions, num_sequences: int, model: str) -> Arrival:
-    """Moments that were not taken become the one before them."""
-    received_at = options.get("received_at") or time.monotonic_ns()
-    parsed_at = options.get("parsed_at") or received_at
-    return Arrival(
-        external_id=options.get("external_id", ""),
-        account=options.get("account", ""),
-        http_id=options.get("http_id", ""),
-        operation=options.get("operation", "text_completion"),
-        is_streamed=options.get("stream", True),
-        model=options.get("model", model),
-        trace_parent=options.get("trace_parent", ""),
-        priority=options.get("priority", 0),
-        cache_salt=options.get("cache_salt"),
-        received_at=received_at,
-        parsed_at=parsed_at,
-        rendered_at=options.get("rendered_at") or parsed_at,
-        num_sequences=num_sequences,
-        num_prompts=options.get("num_prompts", 1),
-    )

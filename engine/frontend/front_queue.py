@@ -3,20 +3,15 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from vllm_obs.engine.errors import OverloadedError, Reason, RequestError
+from vllm_obs.engine.errors import OverloadedError, RequestError
 from vllm_obs.engine.messages import EngineCoreOutputs
-from vllm_obs.engine.queue_bound import EngineLoad, Full, QueueBound, QueueLimits
+from vllm_obs.engine.queue_bound import REASON_OF, EngineLoad, QueueBound, QueueLimits
 
 MAX_RETRY_SECONDS = 60
 NUM_DEPARTURES = 256
 """How many departures from the queue the drain rate is measured over."""
-
-REASON_OF: dict[Full, Reason] = {
-    "max_num_queued_reqs": "overloaded",
-    "max_num_queued_tokens": "too_many_queued_tokens",
-}
 
 
 class FrontQueue:
@@ -63,7 +58,7 @@ class FrontQueue:
 
     def look(self, num_sequences: int) -> None:
         """OverloadedError where so many more would find no room, whatever their length."""
-        self._require_room([1] * (self._num_reserved + num_sequences))
+        self._require_room((), self._num_reserved + num_sequences)
 
     def check_ever(self, num_sequences: int) -> None:
         """RequestError where there is never so much room."""
@@ -85,7 +80,10 @@ class FrontQueue:
         """Queue all of these, each with so many prompt tokens, or none: OverloadedError."""
         if not self._limits.is_bounded:
             return
-        self._require_room([num_tokens] * len(request_ids) + [1] * self._num_reserved)
+        self._require_room([num_tokens] * len(request_ids), self._num_reserved)
+        if not len(self._bound):  # nobody left while nobody waited: that time says nothing about the rate
+            self._departures.clear()
+            self._begun_at = self._clock()
         for request_id in request_ids:
             self._bound.add(request_id, num_tokens, is_held)
 
@@ -124,7 +122,7 @@ class FrontQueue:
 
     @property
     def retry_after_seconds(self) -> int:
-        """How long what is queued now will take to leave, at the rate measured; 1 to 60."""
+        """How long what is queued now will take to leave, at its rate since the queue was last empty; 1 to 60."""
         since = self._departures[0] if self._departures else self._begun_at
         # One more is taken to leave now: a queue of which nobody has left yet says nothing about its rate.
         seconds = (self._clock() - since) / 1e9 * len(self._bound) / (len(self._departures) + 1)
@@ -136,8 +134,8 @@ class FrontQueue:
             self._departures.append(self._clock())
         return num_tokens
 
-    def _require_room(self, new: list[int]) -> None:
-        full = self._bound.why_full(new, self._load()) if self._limits.is_bounded else None
+    def _require_room(self, new: Sequence[int], num_reserved: int) -> None:
+        full = self._bound.why_full(new, self._load(), num_reserved) if self._limits.is_bounded else None
         if full is None:
             return
         if full == "max_num_queued_reqs":

@@ -39,7 +39,7 @@ class GrammarCheck:
             compiled.result(CHECK_SECONDS)
         except LateError:
             if not compiled.running():
-                raise RequestFailedError("Too many grammars wait to be compiled.", "overloaded") from None
+                raise RequestFailedError("Too many grammars wait to be compiled.", "under_pressure") from None
             raise RequestError(
                 f"The grammar takes longer than {CHECK_SECONDS:g} s to compile.",
                 "structured_outputs",

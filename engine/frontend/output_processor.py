@@ -15,6 +15,10 @@ from vllm_obs.telemetry.records import OutputsTaken, RequestEnded
 
 logger = logging.getLogger(__name__)
 
+NUM_STEPS_TO_BEGIN = 4
+"""So many messages may come of steps that were on their way when a sequence was sent. One of which nothing is said
+in those was passed over: it waits in the queue."""
+
 
 class CoreAborts(NamedTuple):
     """Sequences that ended here while the core still runs them, by the reason it is to be told."""
@@ -43,6 +47,7 @@ class OutputProcessor:
         self._clock = clock
         self._open: dict[str, OpenSequence] = {}
         self.num_unknown_rows = 0
+        self._num_steps = 0
 
     @property
     def num_open(self) -> int:
@@ -53,29 +58,45 @@ class OutputProcessor:
         """Whether a sequence is registered and not ended."""
         return request_id in self._open
 
-    def open_requests(self) -> list[OpenRequest]:
-        """Every open sequence, in the order in which they were registered."""
+    def open_requests(self, max_num_seqs: int) -> list[OpenRequest]:
+        """Every open sequence, in the order of their registration; the engine runs so many of them at once."""
+        is_full = sum(one.has_run for one in self._open.values()) >= max_num_seqs
+        begun = self._num_steps - NUM_STEPS_TO_BEGIN
         return [
-            OpenRequest(request_id, one.request.prompt_token_ids, one.request.params, one.num_output_tokens)
+            OpenRequest(
+                request_id,
+                one.request.prompt_token_ids,
+                one.request.params,
+                one.num_output_tokens,
+                may_run=one.has_run or not (is_full or one.num_steps_before < begun),
+            )
             for request_id, one in self._open.items()
         ]
 
-    def register(self, request: SequenceRequest) -> None:
-        """Take a sequence on; its deltas go to `request.sink`."""
-        self._open[request.request_id] = OpenSequence(request, self._tokenizer, self._clock)
+    def register(self, *requests: SequenceRequest) -> None:
+        """Take sequences on, all of them or none; the deltas of each go to its `sink`."""
+        made = [OpenSequence(request, self._tokenizer, self._clock) for request in requests]
+        for sequence in made:
+            sequence.num_steps_before = self._num_steps
+            self._open[sequence.request.request_id] = sequence
 
     def process(self, outputs: EngineCoreOutputs) -> CoreAborts:
         """Take one step's rows in; tells which sequences the core must be told to abort."""
         taken_at = self._clock()
         aborts = CoreAborts([], [])
+        for request_id in outputs.scheduled_ids:
+            if (begun := self._open.get(request_id)) is not None:
+                begun.has_run = True
         for row in output_rows(outputs):
             sequence = self._open.get(row.request_id)
             if sequence is None:
                 self.num_unknown_rows += 1
                 continue
             sequence.taken_at = taken_at
+            sequence.has_run = True
             self._advance(sequence, row, outputs.sampled_at, aborts)
         if outputs.request_ids:
+            self._num_steps += 1
             self._record_taken(outputs, taken_at)
         return aborts
 

@@ -9,53 +9,72 @@ from typing import NamedTuple
 import numpy as np
 
 from vllm_obs.engine.errors import RequestFailedError
+from vllm_obs.engine.frontend.outputs import SequenceDelta
+from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
 
 MAX_MARKS = 1024
+"""Of each kind: the suspects of a crash never push out one that stood out, or was open in two."""
 MAX_OPEN = 1024
 """Open sequences that are looked at after a crash; where there were more, none of them stands out."""
 KEPT_SECONDS = 600.0
+REST_SECONDS = 30.0
+"""How long one that stood out in a single crash is refused, from when it first comes again."""
 NUM_CRASHES = 2
+
+_WELL = (FinishReason.STOP.label, FinishReason.LENGTH.label)
 
 
 class OpenRequest(NamedTuple):
-    """A sequence that was open when its engine died."""
+    """A sequence that was open when its engine died; `may_run` is False where it still waited to be run."""
 
     request_id: str
     token_ids: Sequence[int]
     params: SamplingParams
     num_output_tokens: int
+    may_run: bool = True
 
 
 class _Mark(NamedTuple):
     num_crashes: int
-    is_refused: bool
     marked_at: float
+    came_again_at: float | None = None
 
 
 class PoisonBook:
     """Knows requests by a digest of tokens and parameters, so that one that is sent again is known again.
 
-    A crash is laid at the door of the only request that was open, or else of the only one that had no output yet.
-    Where neither tells, whoever was open in two such crashes is refused. The oldest of MAX_MARKS goes first, and
-    every one after KEPT_SECONDS.
+    Whoever was open in two crashes is refused. One that stood out in the first is refused for REST_SECONDS only:
+    that ends what clients repeat by themselves, and it may have been there by chance. It stands out as the only
+    one that may have been running, or else as the only one of those without output. One that ended well since is
+    no longer known (`absolve`), and nobody is after KEPT_SECONDS. The last MAX_MARKS of each kind are kept.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._marks: OrderedDict[bytes, _Mark] = OrderedDict()
+        self._suspects: OrderedDict[bytes, _Mark] = OrderedDict()
+        self._refused: OrderedDict[bytes, _Mark] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._marks)
+        return len(self._suspects) + len(self._refused)
 
-    def check(self, token_ids: Sequence[int], params: SamplingParams) -> None:
-        """RequestFailedError for a request that is refused. Before any crash this is one test."""
-        if not self._marks:
-            return
+    def check(self, digest: bytes) -> bool:
+        """Whether the request was open when an engine crashed; RequestFailedError for one that is refused."""
         self._forget_old()
-        mark = self._marks.get(fingerprint(token_ids, params))
-        if mark is not None and mark.is_refused:
+        mark = self._refused.get(digest)
+        if mark is None:
+            return digest in self._suspects
+        now = self._clock()
+        if mark.came_again_at is None:
+            mark = self._refused[digest] = mark._replace(came_again_at=now)
+        if mark.num_crashes >= NUM_CRASHES or now < (mark.came_again_at or 0.0) + REST_SECONDS:
             raise RequestFailedError("An engine crashed on this request; it is not run again.", "poison_request")
+        return True
+
+    def absolve(self, digest: bytes) -> None:
+        """Such a request has ended well: no engine crashes on it."""
+        self._suspects.pop(digest, None)
+        self._refused.pop(digest, None)
 
     def crashed(self, open_requests: Sequence[OpenRequest]) -> list[str]:
         """An engine crashed on its own with these open; the ids of those that are refused from now on.
@@ -67,23 +86,47 @@ class PoisonBook:
         for request in open_requests[-MAX_OPEN:]:
             looked_at.setdefault(fingerprint(request.token_ids, request.params), []).append(request)
         culprit = _culprit(looked_at) if len(open_requests) <= MAX_OPEN else None
-        for digest in looked_at if culprit is None else (culprit,):
+        for digest in looked_at:
             self._mark(digest, is_culprit=digest == culprit)
-        refused = [digest for digest in looked_at if digest in self._marks and self._marks[digest].is_refused]
+        refused = [digest for digest in looked_at if digest in self._refused]
         return [request.request_id for digest in refused for request in looked_at[digest]]
 
     def _mark(self, digest: bytes, is_culprit: bool) -> None:
-        before = self._marks.pop(digest, None)
+        before = self._refused.pop(digest, None) or self._suspects.pop(digest, None)
         num_crashes = 1 if before is None else before.num_crashes + 1
-        is_refused = is_culprit or num_crashes >= NUM_CRASHES or (before is not None and before.is_refused)
-        self._marks[digest] = _Mark(num_crashes, is_refused, self._clock())
-        if len(self._marks) > MAX_MARKS:
-            self._marks.popitem(last=False)
+        marks = self._refused if is_culprit or num_crashes >= NUM_CRASHES else self._suspects
+        marks[digest] = _Mark(num_crashes, self._clock())
+        if len(marks) > MAX_MARKS:
+            marks.popitem(last=False)
 
     def _forget_old(self) -> None:
         begun_at = self._clock() - KEPT_SECONDS
-        while self._marks and next(iter(self._marks.values())).marked_at < begun_at:
-            self._marks.popitem(last=False)
+        for marks in (self._suspects, self._refused):
+            while marks and next(iter(marks.values())).marked_at < begun_at:
+                marks.popitem(last=False)
+
+
+class SecondTry:
+    """Stands before the sink of a request that is run though it was open when an engine crashed.
+
+    Once each of its sequences has ended with `stop` or `length` it is absolved.
+    """
+
+    def __init__(
+        self, book: PoisonBook, digest: bytes, num_sequences: int, sink: Callable[[SequenceDelta], None]
+    ) -> None:
+        self._book = book
+        self._digest = digest
+        self._num_left = num_sequences
+        self._sink = sink
+
+    def put(self, delta: SequenceDelta) -> None:
+        """Pass a delta on; one that ends its sequence otherwise leaves the request marked."""
+        self._sink(delta)
+        if delta.finish_reason in _WELL:
+            self._num_left -= 1
+            if self._num_left == 0:
+                self._book.absolve(self._digest)
 
 
 def fingerprint(token_ids: Sequence[int], params: SamplingParams) -> bytes:
@@ -95,11 +138,10 @@ def fingerprint(token_ids: Sequence[int], params: SamplingParams) -> bytes:
 
 def _culprit(looked_at: dict[bytes, list[OpenRequest]]) -> bytes | None:
     """Whom a crash must be due to, if to any request; None where that cannot be told."""
-    if len(looked_at) == 1:
-        return next(iter(looked_at))
+    running = [digest for digest, requests in looked_at.items() if any(one.may_run for one in requests)]
+    if len(running) == 1:
+        return running[0]
     new = [
-        digest
-        for digest, requests in looked_at.items()
-        if not all(request.num_output_tokens for request in requests)
+        digest for digest in running if any(one.may_run and not one.num_output_tokens for one in looked_at[digest])
     ]
     return new[0] if len(new) == 1 else None

@@ -7,20 +7,25 @@ from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.frontend.outputs import SequenceDelta
 
 MAX_WAITING_TOKENS = 65_536
-"""A lagging reader's tokens, each with its alternatives, that are held for it; some tens of MB at most."""
+"""A lagging reader's tokens, each with its alternatives, that are held for each of its sequences; about 10 MB."""
+MAX_WAITING_TOKENS_IN_ALL = 524_288
+"""The same of all its sequences, however many: an alternative takes about 165 bytes, so that this is 90 MB."""
 
 
 class DeltaQueue:
     """Holds at most one delta a sequence: a later one is merged into it, so that their number does not grow.
 
     Used from one event loop. However many deltas a step brings, the reader is woken once. With `cut` there is a
-    bound on what is merged too: it is called once, from the loop, when more than `MAX_WAITING_TOKENS` wait.
+    bound on what is merged too: it is called once, from the loop, when more wait than `MAX_WAITING_TOKENS` for
+    each sequence, or `MAX_WAITING_TOKENS_IN_ALL`.
     """
 
     def __init__(self, num_sequences: int, cut: Callable[[], None] | None = None) -> None:
         self._num_unfinished = num_sequences
         self._waiting: dict[int, SequenceDelta] = {}
         self._weights: dict[int, int] = {}
+        self._weight_in_all = 0
+        self._most = min(MAX_WAITING_TOKENS * num_sequences, MAX_WAITING_TOKENS_IN_ALL)
         self._arrived = asyncio.Event()
         self._cut = cut
 
@@ -31,14 +36,15 @@ class DeltaQueue:
 
     def put(self, delta: SequenceDelta) -> None:
         """Add a delta; never blocks."""
-        earlier = self._waiting.get(delta.index)
+        earlier, weight = self._waiting.get(delta.index), _weight(delta)
+        self._weight_in_all += weight
         if earlier is None:
             self._waiting[delta.index] = delta
-            self._weights[delta.index] = _weight(delta)
+            self._weights[delta.index] = weight
         else:
-            self._weights[delta.index] += _weight(delta)
+            self._weights[delta.index] += weight
             earlier.absorb(delta)
-            if self._cut is not None and sum(self._weights.values()) > MAX_WAITING_TOKENS:
+            if self._cut is not None and self._weight_in_all > self._most:
                 # Not from here: whoever gives us this delta is in the middle of its sequence.
                 asyncio.get_running_loop().call_soon(self._cut)
                 self._cut = None
@@ -52,7 +58,7 @@ class DeltaQueue:
             self._arrived.clear()
             await self._arrived.wait()
         delta = self._waiting.pop(next(iter(self._waiting)))
-        del self._weights[delta.index]
+        self._weight_in_all -= self._weights.pop(delta.index)
         if delta.finish_reason is not None:
             self._num_unfinished -= 1
         return delta

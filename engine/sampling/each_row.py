@@ -39,6 +39,8 @@ def _sample_each(logits: torch.Tensor, batch: SamplingBatch, masks: GrammarMasks
     for index, request_id in enumerate(batch.request_ids):
         try:
             row = sample(logits[index : index + 1], batch.alone(index), masks)
+        except MemoryError:
+            raise
         except Exception:
             row = SampledTokens([-1], [], [(request_id, "internal_error", FAILED)])
         whole.token_ids.extend(row.token_ids)

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -32,6 +33,12 @@ def server() -> Iterator[ObservedServer]:
 
 def level(samples: Samples, state: str) -> float:
     return total(samples, f"vllm:num_requests_{state}")
+
+
+def num_live(server: ObservedServer) -> float:
+    """How many run or wait, whoever was preempted included."""
+    samples = server.samples()
+    return level(samples, "running") + level(samples, "waiting")
 
 
 def is_idle(samples: Samples) -> bool:
@@ -99,11 +106,13 @@ def test_who_leaves_is_aborted_once_and_gives_the_blocks_back(server: ObservedSe
 
 def test_who_leaves_the_queue_is_aborted_once_and_the_others_go_on(server: ObservedServer) -> None:
     departure = Departure(server)
-    running = [Asked(f"runs-{number}", {**LONG, "max_tokens": 12}) for number in range(NUM_SEQS)]
-    queued = Asked("queued", LONG, leave_seconds=0.4)
-    *others, seen = LoadClient(server.port, NUM_SEQS + 1).run([*running, queued])
+    running = [Asked(f"runs-{number}", {**LONG, "max_tokens": 60}) for number in range(NUM_SEQS)]
+    with ThreadPoolExecutor(1) as pool:
+        others = pool.submit(LoadClient(server.port, NUM_SEQS).run, running)
+        await_that(lambda: num_live(server) == NUM_SEQS, 20)  # so that it is the last, and they fill the engine
+        (seen,) = LoadClient(server.port, 1).run([Asked("queued", LONG, leave_seconds=0.2)])
     assert (seen.has_left, seen.events) == (True, []), "it had no token yet"
-    assert [one.finish_reasons for one in others] == [["length"]] * NUM_SEQS
+    assert [one.finish_reasons for one in others.result()] == [["length"]] * NUM_SEQS
     assert departure.after() == (1, NUM_SEQS)
 
 

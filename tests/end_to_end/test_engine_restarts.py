@@ -222,7 +222,7 @@ def check_poison(server: Server, num_requests: int) -> None:
 def check_spent(server: Server) -> None:
     assert server.process.wait(30) == 70
     assert re.fullmatch(
-        r"vllm-obs: the engine died 4 times in \d+ s, and --engine-restarts allows 3 restarts in 60 s; "
+        r"vllm-obs: the engine died 4 times in \d+ s, and --engine-restarts allows 3 restarts in 60 s of serving; "
         r"the last time: EngineCore_DP0 exited with code 3",
         server.log.read_text().splitlines()[-1],
     )

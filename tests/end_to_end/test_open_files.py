@@ -11,6 +11,9 @@ import pytest
 from process_watch import cpu_seconds
 from serving import Server, serving
 
+from vllm_obs.server.config import Limits
+from vllm_obs.server.connection_room import NUM_OWN_FILES
+
 MAX_FILES = 64
 NUM_HALF_OPEN, NUM_IDLE = 200, 300
 LIVE_SECONDS = 3 * 30.0
@@ -20,11 +23,24 @@ HALF_HEAD = b"GET /livez HTTP/1.1\r\nhost: "
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving("--load-format", "synthetic", "--max-model-len", "2048") as running:
+    with few_files(), serving("--load-format", "synthetic", "--max-model-len", "2048") as running:
         pid = running.process.pid
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        assert soft == min(hard, Limits().max_num_connections + NUM_OWN_FILES), "it raises its limit by itself"
         print(f"{psutil.Process(pid).num_fds()} files open before")
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (MAX_FILES, MAX_FILES))
         yield running
+
+
+@contextlib.contextmanager
+def few_files() -> Iterator[None]:
+    """What is started here may open 1,024 files, unless it raises that itself, as in most shells."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @contextlib.contextmanager

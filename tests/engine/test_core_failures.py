@@ -195,3 +195,38 @@ def test_a_dead_executor_is_raised_at_once(bench: Bench) -> None:
     bench.executor.before_execute = fail_once(EngineDeadError("rank 1 is gone"))
     with pytest.raises(EngineDeadError, match="rank 1 is gone"):
         bench.step()
+
+
+BROKEN_SAMPLER = ("internal_error", "The request failed inside the engine.")
+
+
+def test_a_sampler_that_fails_for_everybody_is_the_engine_s_end() -> None:
+    """One after the other, and each with chunks of its prompt before: nobody gets a token."""
+    bench = Bench(config=tiny_config(max_num_batched_tokens=6))
+    bench.executor.failure = BROKEN_SAMPLER
+    bench.executor.failing = {f"r{index}" for index in range(MAX_FAILED_STEPS)}
+    for index in range(MAX_FAILED_STEPS - 1):
+        bench.add(f"r{index}", [index, *PROMPT])
+        assert bench.run()[f"r{index}"].error == BROKEN_SAMPLER
+    bench.add(f"r{MAX_FAILED_STEPS - 1}", PROMPT)
+    with pytest.raises(EngineDeadError, match="3 steps failed in a row, the last with rows that"):
+        bench.run()
+
+
+@pytest.mark.parametrize("failure", [BROKEN_SAMPLER, ("invalid_logits", "The logits are not numbers.")])
+def test_rows_that_fail_while_others_get_tokens_are_their_own_fault(failure: tuple[str, str]) -> None:
+    bench = Bench()
+    bench.executor.failure = failure
+    for index in range(2 * MAX_FAILED_STEPS):
+        bench.executor.failing.add(f"bad{index}")
+        bench.add(f"bad{index}", [index, *PROMPT])
+        bench.add(f"good{index}", PROMPT, max_tokens=1)
+        bench.run()
+    assert [bench.seen[f"bad{index}"].error for index in range(2 * MAX_FAILED_STEPS)] == [failure] * 6
+
+
+def test_rows_without_numbers_are_no_failure_of_the_sampler(bench: Bench) -> None:
+    for index in range(2 * MAX_FAILED_STEPS):
+        bench.executor.failing.add(f"bad{index}")
+        bench.add(f"bad{index}", PROMPT)
+        assert bench.run()[f"bad{index}"].finish_reason == FinishReason.ERROR

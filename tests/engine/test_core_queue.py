@@ -64,7 +64,7 @@ def test_tokens_are_bounded_too() -> None:
     for name in "abc":
         run.add(name, PROMPT)
     run.run()
-    assert run.seen["c"].error == ("overloaded", "The queue is full (max_num_queued_tokens).")
+    assert run.seen["c"].error == ("too_many_queued_tokens", "The queue is full (max_num_queued_tokens).")
     assert run.seen["b"].error is None
 
 

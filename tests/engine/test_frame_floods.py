@@ -163,7 +163,7 @@ def test_a_flood_of_requests_stops_at_the_quota_and_the_others_are_served(busy_p
     refused = 0
     while refused < NUM_ADDS - MAX_LIVE_REQUESTS + 1:
         outputs = peer.outputs()
-        refused += sum(reason == "overloaded" for _, reason, _ in outputs.errors)
+        refused += sum(reason == "under_pressure" for _, reason, _ in outputs.errors)
     assert refused == NUM_ADDS - MAX_LIVE_REQUESTS + 1
     growth = resident_bytes(peer) - size
     assert growth < 4 * 1024 * MAX_LIVE_REQUESTS, growth
@@ -194,7 +194,7 @@ def test_a_client_that_never_reads_is_cut_off_and_told_once_it_does(busy_peer: E
             if ending >= 0:
                 endings.setdefault(name, ending)
     assert set(endings.values()) == {FinishReason.LENGTH, FinishReason.ERROR}
-    assert reasons == {"overloaded"}
+    assert reasons == {"stalled"}
     peer.ping()
     assert len(run_one(peer, "heard")[0]) == NUM_TOKENS
 

@@ -90,3 +90,13 @@ def test_who_leaves_makes_room_once() -> None:
     assert (len(queue), queue.num_tokens) == (1, 7)
     queue.clear()
     assert (len(queue), queue.num_tokens) == (0, 0)
+
+
+def test_reserved_ones_come_behind_with_a_token_each() -> None:
+    queue = bound(5, limits=LIMITS._replace(max_num_tokens=10))
+    for num_reserved in range(6):
+        ones = [5] + [1] * num_reserved
+        for load in (IDLE, FULL, IDLE._replace(num_free_blocks=2)):
+            assert queue.why_full([5], load, num_reserved) == queue.why_full(ones, load)
+    assert queue.why_full([], FULL, 3) == "max_num_queued_reqs"
+    assert queue.why_full([], FULL, 2) is None

@@ -11,6 +11,7 @@ import yaml
 from board_reading import family, grouped_by
 from rule_reading import GRAFANA, num_uncounted, rules, uses
 
+from vllm_obs.server.errors import STATUS_OF_REASON
 from vllm_obs.telemetry.catalogue import BY_NAME
 from vllm_obs.telemetry.catalogue_own import ERROR_TYPES
 from vllm_obs.telemetry.catalogue_row import Metric
@@ -33,6 +34,13 @@ LEVELS = {
 }
 OPEN_VALUES = {"type": set(ERROR_TYPES), "job": {"vllm.*"}, "where": {"http"}, "le": {"2.5"}}
 """Of labels whose values are in no closed set of the catalogue."""
+
+STATUSES = {type_: status for type_, status in STATUS_OF_REASON.items() if type_ != "shutting_down"}
+"""Of all errors but a client's plain mistakes, which are 400; a shutdown was ordered."""
+
+AT_A_LIMIT = sorted(type_ for type_, status in STATUSES.items() if status == 429)
+BURNING = sorted([*AT_A_LIMIT, *(type_ for type_, status in STATUSES.items() if status >= 500), "poison_request"])
+"""The last is 400 only so that clients do not try again."""
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
@@ -108,6 +116,21 @@ def test_it_asks_for_metrics_labels_and_values_that_exist(rule: dict[str, Any]) 
             assert set(values) <= {*metric.values.get(label, OPEN_VALUES.get(label, ()))}, (label, values)
     assert uses(rule["expr"])
     assert grouped_by(rule["expr"]) <= labels
+
+
+def types_asked_for(rules: list[dict[str, Any]], name: str) -> list[list[str]]:
+    """The types of errors that each use of that metric in rules of that name matches."""
+    found = [use for rule in rules if re.search(name, name_of(rule)) for use in uses(rule["expr"])]
+    return [matched["type"] for metric, matched in found if metric == "vllm_obs_errors_total"]
+
+
+def test_every_error_of_the_servers_burns_its_budget_and_no_other() -> None:
+    asked = types_asked_for(RECORDS, ":vllm_obs_http_errors:") + types_asked_for(ALERTS, "ErrorBudgetBurn")
+    assert asked == [BURNING] * 7
+
+
+def test_every_kind_of_being_turned_away_at_a_limit_is_told() -> None:
+    assert types_asked_for(ALERTS, "RequestsRejected") == [AT_A_LIMIT]
 
 
 @pytest.mark.parametrize("rule", [*RECORDS, *ALERTS], ids=name_of)

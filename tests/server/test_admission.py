@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.server.entry import GENERATING
+from vllm_obs.server.errors import request_failed
 from vllm_obs.telemetry.records import HttpRequestEnded
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -97,6 +98,31 @@ async def test_more_than_can_ever_run_and_wait_is_a_400() -> None:
         assert reason_of(reply) == (400, "too_many_sequences")
         assert reply.json()["error"]["param"] == "n"
         assert app.engine.added == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (TEXT, {**BODY, "prompt": ["A"] * 5}, "prompt"),
+        (TEXT, {**BODY, "prompt": ["A"] * 5, "n": 2}, "prompt"),
+        (TEXT, {**BODY, "prompt": ["A"] * 3, "n": 2}, "n"),
+        ("/v1/embeddings", {"input": ["A"] * 5}, "input"),
+        ("/v1/rerank", {"query": "Q", "documents": ["A"] * 5}, "documents"),
+    ],
+)
+@in_loop
+async def test_the_field_that_asks_for_too_much_is_named(path: str, body: dict[str, Any], param: str) -> None:
+    async with served(closed_engine(), config=bounded(max_num_queued_reqs=2)) as app:
+        reply = await app.post(path, body)
+        assert reason_of(reply) == (400, "too_many_sequences")
+        assert reply.json()["error"]["param"] == param
+        assert app.engine.added == []
+
+
+def test_the_engines_own_word_on_tokens_is_told_as_such() -> None:
+    error = request_failed("too_many_queued_tokens")
+    assert (error.status, error.reason, error.retry_after_seconds) == (429, "too_many_queued_tokens", 1)
+    assert error.message == "the engine cannot take more prompt tokens now"
 
 
 @in_loop

@@ -11,6 +11,8 @@ from http_app import SocketServer, socket_server
 
 from vllm_obs.engine.frontend import request_stream
 from vllm_obs.server.config import Limits, ServerConfig
+from vllm_obs.server.connection_room import NUM_SPARE_CONNECTIONS
+from vllm_obs.server.public_paths import PROBES, PUBLIC
 from vllm_obs.telemetry.records import HttpRequestEnded, RequestEnded
 
 MAX_CONNECTIONS = 20
@@ -64,8 +66,12 @@ class Opened:
         return made
 
     def close(self) -> None:
+        """Close all, and wait until none of their streams is left in the next one's way."""
         for connection in self.all:
             connection.close()
+        deadline = time.monotonic() + 5
+        while self._server.served.engine.num_running and time.monotonic() < deadline:
+            time.sleep(0.01)
 
 
 def answer(connection: socket.socket, request: bytes = LIVE) -> bytes:
@@ -103,7 +109,11 @@ def num_open(connections: list[socket.socket], expected: int) -> int:
     "sent", [b"", HALF_HEAD, HALF_BODY, LIVE], ids=["silent", "half head", "half body", "idle"]
 )
 def test_who_keeps_us_waiting_longest_gives_way(opened: Opened, sent: bytes) -> None:
-    waiting = opened.open(5 * MAX_CONNECTIONS, sent)
+    waiting = []
+    for _ in range(5 * MAX_CONNECTIONS):
+        waiting += opened.open(1, sent)
+        if sent == LIVE:  # it is not waiting before it is answered
+            assert b"200 OK" in waiting[-1].recv(65536)
     newest = opened.open(1)[0]
     assert b"200 OK" in answer(newest)
     assert num_open(waiting[: -MAX_CONNECTIONS + 1], 0) == 0
@@ -114,16 +124,44 @@ def test_who_is_being_answered_gives_way_to_nobody(opened: Opened) -> None:
     streams = opened.open(MAX_CONNECTIONS, POST_STREAM)
     for stream in streams:
         assert b"200 OK" in stream.recv(65536)
-    refused = opened.open(1)[0]
-    reply = answer(refused)
-    assert reply.startswith(b"HTTP/1.1 503 ")
-    assert b'"reason":"under_pressure"' in reply
-    assert b"retry-after: 2" in reply
+    for request in (POST_STREAM, b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"):
+        reply = answer(opened.open(1)[0], request)
+        assert reply.startswith(b"HTTP/1.1 503 ")
+        assert b'"reason":"under_pressure"' in reply
+        assert b"retry-after: 2" in reply
     assert all(b"data: " in stream.recv(65536) for stream in streams)
     streams[0].close()
     deadline = time.monotonic() + 5
-    while b"200 OK" not in answer(opened.open(1)[0]):
+    while b"200 OK" not in answer(opened.open(1)[0], POST_STREAM):
         assert time.monotonic() < deadline
+
+
+def test_a_server_full_of_streams_answers_its_probes_and_no_more(opened: Opened) -> None:
+    streams = opened.open(MAX_CONNECTIONS, POST_STREAM)
+    for stream in streams:
+        assert b"200 OK" in stream.recv(65536)
+    for path in [*PUBLIC] * 3:
+        probe = opened.open(1)[0]
+        reply = answer(probe, b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode())
+        assert reply.startswith(b"HTTP/1.1 200 OK" if path in PROBES else b"HTTP/1.1 503 "), (path, reply)
+        assert b"under_pressure" not in reply
+        assert num_open([probe], 0) == 0
+    silent = opened.open(3 * NUM_SPARE_CONNECTIONS)
+    assert b"200 OK" in answer(opened.open(1)[0])
+    assert num_open(silent, NUM_SPARE_CONNECTIONS - 1) == NUM_SPARE_CONNECTIONS - 1
+    assert all(b"data: " in stream.recv(65536) for stream in streams)
+
+
+def test_who_came_over_the_limit_is_served_once_there_is_room(server: SocketServer, opened: Opened) -> None:
+    streams = opened.open(MAX_CONNECTIONS, POST_STREAM)
+    for stream in streams:
+        assert b"200 OK" in stream.recv(65536)
+    early = opened.open(1)[0]
+    streams[0].close()
+    deadline = time.monotonic() + 5
+    while server.served.engine.num_running == MAX_CONNECTIONS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert b"200 OK" in answer(early, POST_STREAM)
 
 
 def test_a_thousand_pipelined_requests_are_answered_in_order(opened: Opened) -> None:

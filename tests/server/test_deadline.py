@@ -5,11 +5,11 @@ import time
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, Script
 from http_app import Served, served
 from in_loop import in_loop
 
-from vllm_obs.engine.messages import FinishReason
+from vllm_obs.engine.messages import EngineCoreRequest, FinishReason
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.deadline import deadline_of
 from vllm_obs.server.errors import ApiError
@@ -109,6 +109,19 @@ async def test_who_is_too_late_is_never_sent() -> None:
         assert app.recorder.of(RequestSubmitted) == []
 
 
+@pytest.mark.parametrize("prompts", ["Hi", ["Hi", "Ho", "Ha"]])
+@in_loop
+async def test_a_deadline_that_passes_while_the_last_prompt_is_sent_is_kept(prompts: Any) -> None:
+    engine = SlowToTake(lambda request: [30] * 3, num_at_once=1 if isinstance(prompts, str) else 3)
+    engine.go.clear()
+    async with served(engine) as app:
+        async with asyncio.timeout(10):
+            reply = await app.post(TEXT, {**BODY, "prompt": prompts}, **{NAME: "0.1"})
+        assert error_of(reply) == (504, "timeout", None)
+        assert sorted(engine.aborted) == sorted(request.request_id for request in engine.added)
+        assert engine.num_running == app.llm.num_in_flight == 0
+
+
 @in_loop
 async def test_who_is_in_time_is_not_disturbed() -> None:
     async with served(FakeEngine(lambda request: [30] * 3)) as app:
@@ -116,6 +129,20 @@ async def test_who_is_in_time_is_not_disturbed() -> None:
         assert {reply.status_code for reply in replies} == {200}
         await _later(app)
         assert app.engine.aborted == []
+
+
+class SlowToTake(FakeEngine):
+    """Takes so many sequences at once, and the last of them not before its deadline has passed."""
+
+    def __init__(self, script: Script, num_at_once: int) -> None:
+        super().__init__(script)
+        self._num_at_once = num_at_once
+
+    async def add_request(self, request: EngineCoreRequest) -> None:
+        self._num_at_once -= 1
+        if not self._num_at_once:
+            await asyncio.sleep(0.3)
+        await super().add_request(request)
 
 
 async def _later(app: Served) -> None:

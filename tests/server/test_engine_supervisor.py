@@ -14,6 +14,7 @@ from http_app import Served, served
 from in_loop import in_loop
 
 from vllm_obs.engine.errors import StartupError
+from vllm_obs.server import restart_budget
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.engine_supervisor import EngineSupervisor
 from vllm_obs.server.state import Phase
@@ -140,11 +141,38 @@ async def test_when_the_budget_is_spent_it_says_how_often_and_why(caplog: pytest
         here.engine.die(SEGFAULT)
         cause = await asyncio.wait_for(here.keeping, 20)
         assert cause.startswith("the engine died 2 times in ")
-        assert cause.endswith(f"s, and --engine-restarts allows 1 restarts in 60 s; the last time: {SEGFAULT}")
+        assert "s, and --engine-restarts allows 1 restarts in 60 s of serving; " in cause
+        assert cause.endswith(f"; the last time: {SEGFAULT}")
         assert here.app.api.phase is Phase.DEAD
         assert await here.probes() == [503] * 4
         assert await here.asked() == (503, "engine_dead")
     assert f"another is started: {KILLED}" in caplog.text
+
+
+@in_loop
+async def test_the_time_that_an_engine_loads_does_not_fill_the_budget_again() -> None:
+    slow = engine()
+    slow.loaded.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restart_budget, "WINDOW_SECONDS", 1.0)
+        async with kept(engine(), slow, restarts=1) as here:
+            here.engine.die(SEGFAULT)
+            await asyncio.sleep(1.2)
+            slow.loaded.set()
+            await here.until(Phase.READY)
+            here.engine.die(SEGFAULT)
+            assert "died 2 times" in await asyncio.wait_for(here.keeping, 20)
+
+
+@in_loop
+async def test_an_engine_that_has_served_fills_the_budget_again() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restart_budget, "WINDOW_SECONDS", 0.0)
+        async with kept(engine(), restarts=1) as here:
+            for _ in range(3):
+                here.engine.die(SEGFAULT)
+                await here.until(Phase.RESTARTING)
+                await here.until(Phase.READY)
 
 
 @in_loop

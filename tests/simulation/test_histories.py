@@ -54,6 +54,8 @@ REACHED = (
     "ending: error internal_error",
     "ending: error context_length_exceeded",
     "ending: error overloaded",
+    "ending: error too_many_queued_tokens",
+    "ending: error under_pressure",
     "ending: error timeout",
     "ending: error unsupported",
 )

@@ -124,7 +124,7 @@ class FakeExecutor:
     """Holds every plan to its contract and answers it at once.
 
     `before_execute` and `before_sample` may raise; ids in `failing` are answered as failed rows, ids in
-    `silent` not at all.
+    `silent` not at all. `failure` is the reason and the words of a failed row.
     """
 
     num_blocks: int
@@ -132,6 +132,7 @@ class FakeExecutor:
     before_execute: Callable[[StepPlan], None] = lambda plan: None
     before_sample: Callable[[], None] = lambda: None
     failing: set[str] = field(default_factory=set)
+    failure: tuple[str, str] = ("invalid_logits", "The logits are not numbers.")
     silent: set[str] = field(default_factory=set)
     plans: list[StepPlan] = field(default_factory=list)
     profiles: list[ProfileOrder | None] = field(default_factory=list)
@@ -228,7 +229,7 @@ class FakeExecutor:
             if row.num_computed_tokens < len(row.token_ids) or request_id in self.silent:
                 continue
             if request_id in self.failing:
-                output.failed.append((request_id, "invalid_logits", "The logits are not numbers."))
+                output.failed.append((request_id, *self.failure))
                 continue
             row.pending = _digest(self._cells[self._slots(row, np.arange(row.num_computed_tokens))])
             output.request_ids.append(request_id)

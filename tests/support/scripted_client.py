@@ -32,7 +32,7 @@ class ScriptedAsyncClient:
 
     async def add_request(self, request: EngineCoreRequest) -> None:
         if self._refuse_after is not None and len(self.added) >= self._refuse_after:
-            raise RequestFailedError("the engine's queue is full", "overloaded")
+            raise RequestFailedError("the engine's queue is full", "under_pressure")
         self.added.append(request)
 
     async def abort_requests(self, request_ids: Sequence[str], reason: FinishReason) -> None:

@@ -228,10 +228,11 @@ class Simulation:
         self._num_events += 1
         assert self._num_events < MAX_EVENTS, "the history does not end"
         for front in self._fronts:
-            assert not front.wrong, front.wrong
+            front.check()
         if self._engine is not None:
             engine, core = self._engine, self._engine.core
             check_core(core, self.world.max_num_seqs)
+            core.check_queue()
             assert core.counters.num_failed_steps == engine.executor.num_failed_steps, "a step failed by itself"
             assert engine.books.live == set(core.scheduler.live_ids()), "the records and the scheduler disagree"
             if not self.world.faults.stray:  # an old ADD that comes again is run for nobody

@@ -18,6 +18,8 @@ class CoreBooks(NullRecorder):
         self.most_losses = 0
         self.num_computed = 0
         self.live: set[str] = set()
+        self.waiting: dict[str, int] = {}
+        """The prompt tokens of each sequence that no step has taken yet."""
         self._delivered: Counter[str] = Counter()
         self._num_taken: Counter[str] = Counter()
         self._losses: dict[str, tuple[int, int]] = {}
@@ -32,9 +34,11 @@ class CoreBooks(NullRecorder):
         """Add it up."""
         if isinstance(record, RequestTaken):
             self._take(record.request_id)
+            self.waiting[record.request_id] = record.num_prompt_tokens
         elif isinstance(record, RequestReleased):
             assert record.request_id in self.live, f"{record.request_id} was released twice, or never taken"
             self.live.discard(record.request_id)
+            self.waiting.pop(record.request_id, None)
         elif isinstance(record, StepPlanned):
             self._plan(record)
 
@@ -54,6 +58,8 @@ class CoreBooks(NullRecorder):
     def _plan(self, planned: StepPlanned) -> None:
         self.num_steps += 1
         self.num_computed += sum(planned.num_scheduled_tokens)
+        for request_id in planned.request_ids:
+            self.waiting.pop(request_id, None)
         self.reached["recompute"] += len(planned.resumed_ids)
         self.reached["preemption"] += len(planned.preempted_ids)
         for reason in (*planned.left_out_reasons, planned.head_reason):

@@ -2,76 +2,22 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from queue import SimpleQueue
 from random import Random
 from typing import Any
 
 import zmq
-from simulation_books import CoreBooks
-from simulation_model import mask_word
+from simulation_core import WatchedCore
+from simulation_grammars import SimulatedGrammar, SimulatedGrammars
 from simulation_wire import Frames
 from simulation_worker import Excuse, SimulatedExecutor
 from simulation_world import World
 
-from vllm_obs.engine.core import EngineCore
 from vllm_obs.engine.core_io import CoreAddress, CoreInput, Dropped, Inbox, Signal
 from vllm_obs.engine.core_proc import EngineCoreProc
-from vllm_obs.engine.errors import RequestError, RequestFailedError
 from vllm_obs.engine.messages import EngineCoreRequest, RequestType
 from vllm_obs.engine.request import RequestStatus
-from vllm_obs.engine.structured.grammar_book import GrammarBook
 from vllm_obs.engine.wire import FrameEncoder
-
-
-class SimulatedGrammar:
-    """Any `length` tokens that are even (odd, if the length is); ready when the history says so.
-
-    `fault` is where it breaks: begin, mask, accept, or empty for nowhere.
-    """
-
-    def __init__(self, length: int, fault: str) -> None:
-        self.is_ready = False
-        self._length = self._num_left = length
-        self._fault = fault
-
-    @property
-    def is_over(self) -> bool:
-        return self._num_left <= 0
-
-    def begin(self) -> None:
-        if self._fault == "begin":
-            raise RequestError("There is no such grammar.", reason="unsupported")
-
-    def write_mask(self, words: Any) -> None:
-        if self._fault == "mask":
-            raise RuntimeError("a planted failure of a mask")
-        words[:] = mask_word(self._length)
-
-    def accept(self, token_id: int) -> None:
-        self._num_left -= 1
-        if token_id % 2 != self._length % 2 or self._fault == "accept":
-            raise RequestFailedError("The output left its grammar.")
-
-
-class SimulatedGrammars(GrammarBook):
-    """The real book, whose grammars are compiled by nobody: `on_order` is told of each."""
-
-    def __init__(self, world: World, draw: Random, on_order: Callable[[SimulatedGrammar], None]) -> None:
-        super().__init__(world.config.model)
-        self._world = world
-        self._draw = draw
-        self._on_order = on_order
-        self.num_faults = 0
-
-    def order(self, grammar: str) -> SimulatedGrammar:
-        is_broken = self._draw.random() < self._world.faults.grammar
-        made = SimulatedGrammar(
-            int(grammar.partition(":")[2]), self._draw.choice(("begin", "mask", "accept")) if is_broken else ""
-        )
-        self.num_faults += is_broken
-        self._on_order(made)
-        return made
 
 
 class _Socket:
@@ -119,10 +65,9 @@ class SimulatedEngine:
     ) -> None:
         self.generation = generation
         self.executor = SimulatedExecutor(world, draw, excuse)
-        self.books = CoreBooks()
-        self.grammars = SimulatedGrammars(world, draw, on_order)
-        config = replace(world.config, generation=generation)
-        self.core = EngineCore(config, self.executor, self.books, clock, self.grammars)
+        self.grammars = SimulatedGrammars(world, draw, excuse, on_order)
+        self.core = WatchedCore(world, generation, self.executor, clock, self.grammars)
+        self.books = self.core.books
         self.inbox: Inbox = SimpleQueue()
         address = CoreAddress(0, generation, 1, [("", "")] * world.num_clients)
         self._loop = EngineCoreProc(self.core, address, self.inbox, self.books)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from simulation_model import LetterTokenizer, Reply, spelled
 from simulation_requests import Asked
+from simulation_room import Room
 from simulation_wire import Frames
 
 from vllm_obs.engine.config import VllmConfig
@@ -105,6 +106,7 @@ class SimulatedFront:
         self.wrong = ""
         self.departed_at: dict[str, int] = {}
         """When sequences ended for their clients."""
+        self._waiting: dict[str, int] = {}
         self._limits = QueueLimits.from_config(config)
         self._clock = clock
         self._send = send
@@ -116,6 +118,13 @@ class SimulatedFront:
         self._link = SimulatedLink(generation, self.client_index)
         self.outputs = OutputProcessor(LetterTokenizer(), self.ledger, self.client_index, self._clock)  # type: ignore[arg-type]
         self.queue = FrontQueue(self._limits, lambda: self.outputs.num_open, self._clock)
+        self._waiting.clear()
+
+    def check(self) -> None:
+        """Nothing was wrong, and in the queue is who has neither ended nor been scheduled as far as is known."""
+        assert not self.wrong, self.wrong
+        num_waiting = len(self._waiting) if self._limits.is_bounded else 0
+        assert len(self.queue) == num_waiting, f"{len(self.queue)} counted by a front end, {num_waiting} wait"
 
     def attach(self, generation: int, num_blocks: int) -> None:
         """An engine is ready."""
@@ -133,10 +142,7 @@ class SimulatedFront:
         if self.generation < 0:
             self.reached["refused: no engine"] += 1
             return False
-        try:
-            self.queue.admit(asked.ids, len(asked.prompt), is_held=bool(asked.num_grammar_tokens))
-        except OverloadedError:
-            self.reached["overrun"] += 1
+        if not self._admit(asked):
             return False
         for index, request_id in enumerate(asked.ids):
             has_scores = asked.params.prompt_logprobs is not None and len(asked.prompt) > 1
@@ -148,6 +154,23 @@ class SimulatedFront:
             self.outputs.register(SequenceRequest(request_id, index, list(asked.prompt), asked.params, sink))
         for message in asked.messages(self.generation, self._clock()):
             self._send(self.client_index, self.generation, self._encoder.request(message))
+        return True
+
+    def _admit(self, asked: Asked) -> bool:
+        """Queue it if there is room, of which the model must say the same."""
+        num_running = self.outputs.num_open - len(self._waiting)
+        room = Room(self._limits, list(self._waiting.values()), self._limits.max_num_seqs - num_running)
+        new = dict.fromkeys(asked.ids, len(asked.prompt))
+        try:
+            self.queue.admit(asked.ids, len(asked.prompt), is_held=bool(asked.num_grammar_tokens))
+        except OverloadedError as error:
+            if error.reason not in room.refusals(list(new.values())):
+                self.wrong = self.wrong or f"{asked.name} was refused, and there is room: {error.reason}"
+            self.reached["overrun"] += 1
+            return False
+        if room.must_refuse(list(new.values())):
+            self.wrong = self.wrong or f"{asked.name} was let in, and the queue is full"
+        self._waiting |= new
         return True
 
     def end(self, ids: Iterable[str], reason: FinishReason, error: RequestFailedError | None = None) -> list[str]:
@@ -166,6 +189,8 @@ class SimulatedFront:
         assert outputs.generation == self.generation, "an output of another life of the engine"
         assert set(outputs.request_ids) <= self.transcripts.keys(), "a row of another front end"
         self.queue.saw(outputs)
+        for request_id in (*outputs.scheduled_ids, *outputs.request_ids):
+            self._waiting.pop(request_id, None)
         aborts = self.outputs.process(outputs)
         self._tell_core(aborts.stopped, FinishReason.STOP)
         self._tell_core(aborts.failed, FinishReason.ERROR)
@@ -190,4 +215,6 @@ class SimulatedFront:
         if ids:
             self.queue.leaving(ids)
             self.queue.left(ids)
+            for request_id in ids:
+                self._waiting.pop(request_id, None)
             self.tell(AbortRequests(self.client_index, self.generation, ids, int(reason)))

@@ -29,16 +29,10 @@ class Judge:
     def asked(self, asked: Asked, poisoned: set[str]) -> None:
         """A request is about to be sent; whatever happens, its sequences may meet these errors."""
         world = self._world
-        can_fail_grammar = bool(asked.num_grammar_tokens and world.faults.grammar)
         num_tokens = min(len(asked.prompt) + max(asked.params.max_tokens or 0, 1), world.max_model_len)
-        reasons = {
-            "internal_error": can_fail_grammar,
-            "unsupported": can_fail_grammar,
-            "context_length_exceeded": num_tokens > world.num_slots,
-            "overloaded": world.can_overrun_core,
-        }
         for request_id in asked.ids:
-            self._excuses[request_id] |= {reason for reason, is_one in reasons.items() if is_one}
+            if num_tokens > world.num_slots:
+                self.excuse(request_id, "context_length_exceeded")
             if request_id in poisoned:
                 self.excuse(request_id, "internal_error")
 

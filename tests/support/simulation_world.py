@@ -74,11 +74,6 @@ class World:
         """The tokens that the whole cache holds."""
         return self.num_blocks * self.block_size
 
-    @property
-    def can_overrun_core(self) -> bool:
-        """Whether the core may have to refuse what a front end took, which knows less of it and of the others."""
-        return self.max_live < 1000 or self.max_queued is not None or self.max_queued_tokens is not None
-
 
 def drawn_world(draw: Random) -> World:
     """A small pool more often than not, so that histories are full of preemptions."""

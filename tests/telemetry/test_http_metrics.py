@@ -1,7 +1,10 @@
 import pytest
 from metric_facts import MODEL, MetricFacts
 
+from vllm_obs.engine.core_cut_off import CUT_OFF
+from vllm_obs.engine.queue_bound import REASON_OF
 from vllm_obs.telemetry.http_metrics import is_counted, status_group
+from vllm_obs.telemetry.metrics import REJECTED_BY
 
 
 def begun() -> MetricFacts:
@@ -59,6 +62,14 @@ def test_too_many_waiting_tokens_turn_requests_away_too() -> None:
     assert facts.samples("vllm:admission") == {
         "vllm:admission_rejections_total{reason=max_num_queued_tokens}": 1,
     }
+
+
+def test_only_what_the_queue_has_no_room_for_counts_as_rejected() -> None:
+    assert {reason: full for full, reason in REASON_OF.items()} == REJECTED_BY
+    facts = begun()
+    facts.end_http(429, reason="under_pressure")
+    facts.end_http(503, reason=CUT_OFF[0])
+    assert facts.samples("vllm:admission") == {}
 
 
 def test_what_a_stalled_engine_cannot_take_is_counted_by_its_reason() -> None:

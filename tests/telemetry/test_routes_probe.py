@@ -19,6 +19,7 @@ def look(role: str, activity: Activity) -> ProcessLook:
 
 CORE = look("EngineCore_DP0", Activity.WAITING)
 SERVER = look("APIServer_0", Activity.SERVING)
+BROKEN = look("APIServer_1", Activity.BROKEN)
 
 
 @pytest.mark.parametrize(
@@ -26,12 +27,17 @@ SERVER = look("APIServer_0", Activity.SERVING)
     [
         ([], False, "dead"),
         ([CORE], False, "dead"),
-        ([SERVER], False, "dead"),
+        ([SERVER], False, "restarting"),
+        ([BROKEN], False, "restarting"),
         ([look("APIServer_0", Activity.STARTING)], False, "loading"),
         ([look("APIServer_0", Activity.STARTING), CORE], False, "loading"),
         ([SERVER, look("APIServer_1", Activity.STARTING), CORE], False, "loading"),
         ([SERVER, CORE], False, "ready"),
         ([SERVER, CORE], True, "stalled"),
+        ([BROKEN, CORE], False, "broken"),
+        ([BROKEN, CORE], True, "stalled"),
+        ([SERVER, BROKEN, CORE], False, "broken"),
+        ([look("APIServer_0", Activity.STARTING), BROKEN, CORE], False, "loading"),
         ([look("APIServer_0", Activity.RESTARTING)], False, "restarting"),
         (
             [look("APIServer_0", Activity.RESTARTING), look("EngineCore_DP0", Activity.STARTING)],
@@ -62,6 +68,7 @@ def test_the_probes_follow_the_api_servers_word(run: ScriptedRun, tmp_path: Path
         assert statuses(observer) == [200, 200, 200]
         assert observer.ask("/readyz").json == {"status": "ready"}
         for activity, expected in [
+            (Activity.BROKEN, [200, 200, 503]),
             (Activity.RESTARTING, [200, 200, 503]),
             (Activity.STARTING, [200, 503, 503]),
             (Activity.STOPPING, [200, 200, 503]),
@@ -75,6 +82,9 @@ def test_the_probes_follow_the_api_servers_word(run: ScriptedRun, tmp_path: Path
         }
         run.api.doing(Activity.SERVING)
         run.core.close()
+        assert statuses(observer) == [200, 200, 503]
+        assert observer.ask("/livez").json == {"status": "restarting"}
+        run.api.close()
         assert statuses(observer) == [503, 503, 503]
 
 

@@ -115,18 +115,19 @@ def test_another_process_of_the_same_name_begins_anew() -> None:
     assert (again.state, again.still_ns) == ("alive", 0)
 
 
-def test_an_api_server_is_stalled_when_its_loop_does_not_go_round() -> None:
+@pytest.mark.parametrize("serving", [Activity.SERVING, Activity.BROKEN])
+def test_an_api_server_is_stalled_when_its_loop_does_not_go_round(serving: Activity) -> None:
     def server(activity: Activity, heartbeat_at: int) -> ProcessLook:
         return ProcessLook("APIServer_0", 3, -1, 4, heartbeat_at, 0, 0, activity, BEGIN)
 
     track = None
     for number in range(100):
         at = BEGIN + number * S // 2
-        track = judge_server(track, server(Activity.SERVING, at), at, LIMIT)
+        track = judge_server(track, server(serving, at), at, LIMIT)
         assert track.state == "alive"
     for number in range(21):
         at = BEGIN + 50 * S + number * S // 2
-        track = judge_server(track, server(Activity.SERVING, BEGIN + 50 * S), at, LIMIT)
+        track = judge_server(track, server(serving, BEGIN + 50 * S), at, LIMIT)
     assert track is not None
     assert track.state == "stalled"
     for activity, state in ((Activity.STARTING, "loading"), (Activity.STOPPING, "ending")):

@@ -71,8 +71,8 @@ SERVER_FLAGS = (
          metavar="SECONDS"),
     Flag("request_timeout", "Server", "Most a request may take, queue and stream included; its X-Request-Timeout "
          "may say less. 504 after it.", parse=number, metavar="SECONDS", default_text="no limit"),
-    Flag("engine_restarts", "Server", "How often in 60 s another engine is started in the place of one that "
-         "died; after that (with 0 at once) the server ends with 70.", parse=whole_number, metavar="N"),
+    Flag("engine_restarts", "Server", "How often in 60 s of serving another engine is started in the place of one "
+         "that died; after that (with 0 at once) the server ends with 70.", parse=whole_number, metavar="N"),
     Flag("otlp_traces_endpoint", "Observability", "Where traces go, over OTLP; OTEL_… variables hold the rest.",
          metavar="URL", default_text="as OTEL_EXPORTER_OTLP_ENDPOINT says, else no traces"),
     Flag("trace_sample_rate", "Observability", "Share of requests traced that their caller has not decided on.",

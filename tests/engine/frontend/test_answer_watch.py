@@ -1,5 +1,6 @@
 """A model that gives numbers to nobody is left alone for a while; one bad request is not that."""
 
+import numpy as np
 import pytest
 from step_outputs import Row, step_outputs
 
@@ -8,6 +9,7 @@ from vllm_obs.engine.messages import FinishReason
 
 BROKEN = Row("bad", [], FinishReason.ERROR, error=("invalid_logits", "not finite"))
 GOOD = Row("good", [7])
+VECTOR = step_outputs(Row("good"))._replace(pooled=[(0, np.ones(4, np.float32))])
 FAILED = Row("bad", [], FinishReason.ERROR, error=("internal_error", "planted"))
 
 
@@ -35,6 +37,16 @@ def test_three_broken_answers_in_a_row_are_a_broken_model(watched: Watched) -> N
 def test_a_token_for_anybody_between_them_is_none(watched: Watched) -> None:
     answers = [(BROKEN,), (BROKEN,), (GOOD,), (BROKEN,), (BROKEN, GOOD), (BROKEN,), (BROKEN,)]
     assert [watched.saw(*rows) for rows in answers] == [False] * 7
+
+
+def test_a_vector_for_anybody_is_as_good_as_a_token(watched: Watched) -> None:
+    for _ in range(2 * MAX_BROKEN_ANSWERS):
+        assert not watched.saw(BROKEN)
+        watched.watch.saw(VECTOR)
+    watched.saw(BROKEN)
+    both = step_outputs(BROKEN, Row("good"))._replace(pooled=VECTOR.pooled)
+    watched.watch.saw(both)
+    assert [watched.saw(BROKEN) for _ in range(MAX_BROKEN_ANSWERS)] == [False, False, True]
 
 
 def test_other_errors_are_not_the_models(watched: Watched) -> None:

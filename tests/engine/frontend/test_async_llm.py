@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ from scripted_client import ScriptedAsyncClient
 from step_outputs import Row
 
 from vllm_obs.engine.errors import EngineDeadError, RequestError, RequestFailedError
+from vllm_obs.engine.frontend import async_llm, output_processor
+from vllm_obs.engine.frontend.arrival import Arrival
 from vllm_obs.engine.frontend.async_llm import AsyncLLM
 from vllm_obs.engine.frontend.chat_template import load_chat_template
+from vllm_obs.engine.frontend.output_processor import NUM_STEPS_TO_BEGIN
 from vllm_obs.engine.frontend.outputs import SequenceDelta
+from vllm_obs.engine.frontend.poison_book import OpenRequest, fingerprint
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.telemetry.recorder import MemoryRecorder
@@ -254,7 +259,7 @@ def test_a_full_engine_refuses_the_whole_request() -> None:
     async def play(stage: Stage) -> None:
         with pytest.raises(RequestFailedError, match="full") as caught:
             await stage.llm.submit("hi", SamplingParams(n=3), "r")
-        assert caught.value.reason == "overloaded"
+        assert caught.value.reason == "under_pressure"
         await settle()
         assert len(stage.client.aborts) == 1
 
@@ -359,5 +364,75 @@ def test_texts_that_cannot_fit_are_refused_at_once() -> None:
             with pytest.raises(RequestError) as caught:
                 await refused
             assert caught.value.reason == "context_length_exceeded"
+
+    played(play)
+
+
+def test_the_request_that_ran_when_the_engine_crashed_is_named_and_not_the_one_that_waited() -> None:
+    async def play(stage: Stage) -> None:
+        ran = await stage.reading([5, 6])
+        waited = await stage.reading([7, 8])
+        for _ in range(NUM_STEPS_TO_BEGIN + 1):
+            stage.client.say(Row(stage.id(0), [17]))
+        stage.client.fail(EngineDeadError("it crashed"))
+        await asyncio.gather(ran.end(), waited.end())
+        assert stage.llm.poison.crashed(stage.llm.open_at_death) == [stage.id(0)]
+
+    played(play)
+
+
+def test_what_was_open_in_a_crash_is_forgiven_once_it_ended_well_and_known_by_a_digest_made_in_a_thread() -> None:
+    seen: list[str] = []
+
+    def spy(token_ids: list[int], params: SamplingParams) -> bytes:
+        seen.append(threading.current_thread().name)
+        return fingerprint(token_ids, params)
+
+    async def play(stage: Stage) -> None:
+        poison = stage.llm.poison
+        params = SamplingParams(n=2)
+        await run_well(stage, [5, 6])
+        assert seen == [], "as long as no engine has crashed"
+        poison.crashed([OpenRequest(str(token), [token, 6], params, 1) for token in (5, 9)])
+        await run_well(stage, [5, 6])
+        assert len(poison) == 1
+        poison.crashed([OpenRequest("9", [9, 6], params, 1)])
+        with pytest.raises(RequestFailedError, match="not run again"):
+            await stage.llm.submit([9, 6], params, "r")
+        assert len(stage.client.added) == 4
+
+    async def run_well(stage: Stage, prompt: list[int]) -> None:
+        before = len(stage.client.added)
+        reading = await stage.reading(prompt, params={"n": 2})
+        stage.client.say(*(Row(stage.id(before + index), [17], LENGTH) for index in range(2)))
+        await reading.end()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(async_llm, "fingerprint", spy)
+        played(play)
+    assert [name.partition("_")[0] for name in seen] == ["tokenizer"] * 2
+
+
+@pytest.mark.parametrize("broken", ["open_sequence", "recorder"])
+def test_a_request_that_breaks_while_it_is_taken_on_leaves_nothing(broken: str) -> None:
+    def planted(*args: object) -> None:
+        raise RuntimeError("planted")
+
+    async def play(stage: Stage) -> None:
+        config = default_config()
+        config = replace(config, scheduler=replace(config.scheduler, max_num_queued_reqs=8))
+        llm = AsyncLLM(config, stage.client, default_tokenizer(), MemoryRecorder())
+        llm.start()
+        with pytest.MonkeyPatch.context() as patch:
+            if broken == "open_sequence":
+                patch.setattr(output_processor, "OpenSequence", planted)
+            else:
+                patch.setattr(Arrival, "submitted", planted)
+            with pytest.raises(RuntimeError, match="planted"):
+                await llm.submit("hi", SamplingParams(n=3), "r")
+        await settle()
+        assert (len(llm.queue), llm.num_in_flight, llm.num_queued_deltas, llm._handles) == (0, 0, 0, {})
+        assert stage.client.added == []
+        await llm.shutdown()
 
     played(play)

@@ -1,5 +1,7 @@
 """What a front end knows of the engine's queue: never less than the engine, and told as soon as it is less."""
 
+import tracemalloc
+
 import pytest
 from step_outputs import Row, step_outputs
 
@@ -158,12 +160,41 @@ def test_waiting_is_told_by_how_fast_the_queue_drains() -> None:
         front.begin(str(second))
     front.send(*(f"more {number}" for number in range(40)))
     front.now = 10 * S
-    assert front.queue.retry_after_seconds == 37, (
-        "40 wait, and of ten seconds' eleven one is counted as leaving now"
-    )
-    front.now = 40 * S
+    assert front.queue.retry_after_seconds == 40, "40 wait since a second ago, and one is taken to leave now"
+    for number in range(20):
+        front.now += S
+        front.begin(f"more {number}")
+    assert front.queue.retry_after_seconds == 19, "20 wait, and of nineteen seconds' twenty-one one leaves now"
+    front.now = 100 * S
     assert front.queue.retry_after_seconds == 60
     assert Front().queue.retry_after_seconds == 1
+
+
+def test_hours_in_which_nobody_waited_say_nothing_of_the_rate() -> None:
+    front = Front(LIMITS._replace(max_num_reqs=100))
+    for hour in (1, 2, 3):
+        front.now = 3600 * hour * S
+        front.send(*(f"{hour} {number}" for number in range(40)))
+        front.now += S // 10
+        assert front.queue.retry_after_seconds == 4
+        for number in range(40):
+            front.now += S // 10
+            front.begin(f"{hour} {number}")
+            assert front.queue.retry_after_seconds <= 4
+
+
+def test_room_kept_for_many_costs_no_list_of_them() -> None:
+    front = Front(LIMITS._replace(max_num_reqs=10_000_000))
+    front.queue.place().grow_to(9_000_000)
+    tracemalloc.start()
+    try:
+        front.send("a")
+        front.queue.look(1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(OverloadedError):
+        front.queue.look(1_000_001)
 
 
 def test_without_bounds_nothing_is_counted_or_refused() -> None:

@@ -11,7 +11,7 @@ from step_outputs import Row, logprobs, step_outputs
 
 from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.frontend.open_sequence import AT_THE_END, SequenceRequest
-from vllm_obs.engine.frontend.output_processor import OutputProcessor
+from vllm_obs.engine.frontend.output_processor import NUM_STEPS_TO_BEGIN, OutputProcessor
 from vllm_obs.engine.frontend.outputs import SequenceDelta, SequenceTiming, TokenLogprob
 from vllm_obs.engine.messages import Detours, FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
@@ -133,6 +133,42 @@ def test_one_who_cannot_be_told_anything_ends_and_the_others_go_on(desk: Desk) -
     desk.say(Row("deaf-0", [19556]), Row("r-0", [19556], LENGTH))
     assert (desk.text, desk.failed, desk.processor.num_open) == ("Hello", ["deaf-0"], 0)
     assert desk.endings == [("deaf-0", "error"), ("r-0", "length")]
+
+
+def waiting(desk: Desk, max_num_seqs: int = 8) -> list[str]:
+    """Those that cannot have been running when the engine died."""
+    return [one.request_id for one in desk.processor.open_requests(max_num_seqs) if not one.may_run]
+
+
+def test_one_that_steps_have_passed_over_waits_and_one_that_was_just_sent_may_run(desk: Desk) -> None:
+    desk.register("old")
+    for _ in range(NUM_STEPS_TO_BEGIN):
+        desk.register("runs")
+        desk.say(Row("runs", [19556]))
+    desk.register("begun")
+    desk.processor.process(step_outputs()._replace(scheduled_ids=["begun", "ghost"]))
+    desk.register("new")
+    assert waiting(desk) == []
+    for _ in range(NUM_STEPS_TO_BEGIN):
+        desk.say(Row("runs", [905]))
+    assert waiting(desk) == ["old"]
+    desk.say(Row("runs", [905]))
+    assert waiting(desk) == ["old", "new"]
+
+
+def test_while_as_many_run_as_can_the_others_wait(desk: Desk) -> None:
+    desk.register("first")
+    desk.register("second")
+    desk.say(Row("first", [19556]))
+    assert waiting(desk, max_num_seqs=2) == []
+    assert waiting(desk, max_num_seqs=1) == ["second"]
+
+
+def test_sequences_are_taken_on_all_or_none(desk: Desk) -> None:
+    good = SequenceRequest("r-0", 0, [504], SamplingParams(), desk.deltas.append)
+    with pytest.raises(AttributeError):
+        desk.processor.register(good, None)  # type: ignore[arg-type]
+    assert desk.processor.num_open == 0
 
 
 def test_a_row_nobody_waits_for_is_counted(desk: Desk) -> None:

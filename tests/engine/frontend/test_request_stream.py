@@ -13,6 +13,7 @@ from vllm_obs.engine.frontend.request_stream import DeltaQueue
 @pytest.fixture(autouse=True)
 def ten_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_stream, "MAX_WAITING_TOKENS", 10)
+    monkeypatch.setattr(request_stream, "MAX_WAITING_TOKENS_IN_ALL", 40)
 
 
 def delta(index: int = 0, num_tokens: int = 1, num_top: int | None = None) -> SequenceDelta:
@@ -69,10 +70,38 @@ async def test_what_was_read_does_not_count() -> None:
 
 @in_loop
 async def test_alternatives_and_all_sequences_count() -> None:
-    for indices, num_top in (((0, 0), 5), ((0, 0, 1, 1, 2, 2), 1)):
+    for indices, num_top in (((0, 0), 15), ((0, 0, 1, 1, 2, 2), 5)):
         cuts = Cuts()
         queue = DeltaQueue(3, cuts)
         for index in indices:
             queue.put(delta(index, num_top=num_top))
         await asyncio.sleep(0)
         assert cuts.num == 1, (indices, num_top)
+
+
+@pytest.mark.parametrize(("num_sequences", "most"), [(1, 10), (3, 30), (4, 40), (256, 40)])
+@in_loop
+async def test_the_bound_grows_with_the_sequences_up_to_one_for_all(num_sequences: int, most: int) -> None:
+    cuts = Cuts()
+    queue = DeltaQueue(num_sequences, cuts)
+    for _ in range(most):
+        queue.put(delta())
+    await asyncio.sleep(0)
+    assert cuts.num == 0
+    queue.put(delta())
+    await asyncio.sleep(0)
+    assert cuts.num == 1
+
+
+@in_loop
+async def test_many_sequences_with_alternatives_may_lag_for_as_long_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    cuts = Cuts()
+    queue = DeltaQueue(256, cuts)
+    for _ in range(90):
+        for index in range(256):
+            queue.put(delta(index, num_top=20))
+    await asyncio.sleep(0)
+    assert (cuts.num, queue.num_waiting) == (0, 256)

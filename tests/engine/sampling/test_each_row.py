@@ -1,6 +1,6 @@
 """Whatever goes wrong while one row is sampled fails that row; its peers get the tokens they get without it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -73,6 +73,20 @@ def test_no_memory_is_nobody_s_fault(make_batch: BatchMaker, monkeypatch: pytest
     poison(monkeypatch, "r0", error=MemoryError)
     with pytest.raises(MemoryError):
         sample_rows(Logits(len(SPECS)), make_batch(SPECS, VOCAB), None)
+
+
+def test_no_memory_for_one_row_is_nobody_s_fault_either(
+    make_batch: BatchMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = iter([RuntimeError("planted"), MemoryError()])
+    monkeypatch.setattr(sampler, "any_planted", lambda: True)
+    monkeypatch.setattr(sampler, "maybe_fault", lambda site, name="": raise_next(errors) if name == "r1" else None)
+    with pytest.raises(MemoryError):
+        sample_rows(Logits(len(SPECS)), make_batch(SPECS, VOCAB), None)
+
+
+def raise_next(errors: Iterator[Exception]) -> None:
+    raise next(errors)
 
 
 def test_where_nothing_goes_wrong_logits_are_made_once(make_batch: BatchMaker) -> None:

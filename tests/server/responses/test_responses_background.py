@@ -202,7 +202,7 @@ def test_there_are_only_so_many_at_once() -> None:
     statuses, reason, retry_after, num_running = run(
         engine, work, ServerConfig(limits=Limits(max_background_responses=2))
     )
-    assert (statuses, reason, retry_after) == ([200, 200, 429, 429, 429], "overloaded", "1")
+    assert (statuses, reason, retry_after) == ([200, 200, 429, 429, 429], "under_pressure", "1")
     assert num_running == 2
 
 
