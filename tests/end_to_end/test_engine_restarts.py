@@ -147,9 +147,9 @@ def incidents(base: Path) -> list[dict[str, Any]]:
     return [content for content in found if content is not None]
 
 
-def test_killed_engines_and_poison_requests_until_the_budget_is_spent(base: Path) -> None:
-    """P1, P2, P12 and P36 on one server: a kill, and three requests of which an engine crashes."""
-    with started(base, *LIGHT, **POISON) as watched:
+def test_a_killed_engine_ends_its_streams_and_another_serves(base: Path) -> None:
+    """P1, P2 and P36."""
+    with started(base, *LIGHT) as watched:
         server = watched.server
         streams = Streams(server, NUM_STREAMS)
         engine = engine_of(server)
@@ -182,9 +182,8 @@ def test_killed_engines_and_poison_requests_until_the_budget_is_spent(base: Path
         assert (incident["cause"], incident["culprit"]["pid"]) == ("killed", engine.pid)
         assert (incident["requests"]["num_open"], len(content["open_requests"])) == (NUM_STREAMS, NUM_STREAMS)
         assert incident["consequences"] == []
-        check_poison(server, 3)
-        check_spent(server)
-    assert [content["incident"]["cause"] for content in incidents(base)] == ["killed", "exit", "exit", "exit"]
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
 
 
 def check_counters(watched: ObservedServer, before: Samples) -> None:
