@@ -96,13 +96,18 @@ class QueueBound:
 
         `num_reserved` come behind them, whose tokens nobody knows yet; each has one at least.
         """
-        num_reqs = len(self) + len(new) + num_reserved
-        num_tokens = self.num_tokens + sum(new) + num_reserved
-        full = self._over(num_reqs, num_tokens)
-        if full is None:
+        if self._over(*self._in_all(new, num_reserved)) is None:
             return None
+        return self._over(*self.would_wait(new, load, num_reserved))
+
+    def would_wait(self, new: Sequence[int], load: EngineLoad, num_reserved: int = 0) -> tuple[int, int]:
+        """How many sequences, of how many tokens, would wait if these came: what is held to the bounds."""
+        num_reqs, num_tokens = self._in_all(new, num_reserved)
         num_leaving, num_leaving_tokens = self._leaving(chain(new, repeat(1, num_reserved)), load)
-        return self._over(num_reqs - num_leaving, num_tokens - num_leaving_tokens)
+        return num_reqs - num_leaving, num_tokens - num_leaving_tokens
+
+    def _in_all(self, new: Sequence[int], num_reserved: int) -> tuple[int, int]:
+        return len(self) + len(new) + num_reserved, self.num_tokens + sum(new) + num_reserved
 
     def _over(self, num_reqs: int, num_tokens: int) -> Full | None:
         limits = self.limits

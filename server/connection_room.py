@@ -1,6 +1,7 @@
 """ConnectionRoom: how many connections a server may have, and which of them wait for their client."""
 
 import contextlib
+import logging
 import os
 import resource
 import time
@@ -11,6 +12,8 @@ from vllm_obs.server.errors import ApiError
 
 C = TypeVar("C")
 
+logger = logging.getLogger(__name__)
+
 NUM_SPARE_FILES = 16
 """Of the files a process may open, so many are kept from connections: for logs, rings and children."""
 NUM_SPARE_CONNECTIONS = 8
@@ -18,6 +21,8 @@ NUM_SPARE_CONNECTIONS = 8
 NUM_OWN_FILES = 1024
 """How many files a server has open beside connections, at the very most."""
 COUNT_EVERY_NS = 1_000_000_000
+TOLD_EVERY_NS = 10_000_000_000
+"""The log is told at most so often that there is no room."""
 OPEN_FILES = Path("/proc/self/fd")
 
 
@@ -30,6 +35,8 @@ class ConnectionRoom(Generic[C]):
         self._max_num_connections = max_num_connections
         self._num_other_files = 0
         self._counted_at = 0
+        self._num_untold = 0
+        self._told_at: int | None = None
 
     def waits(self, connection: C) -> None:
         """From now on it is the turn of this connection's client."""
@@ -51,6 +58,7 @@ class ConnectionRoom(Generic[C]):
         It is who waits longest. Where all are being answered `newest` is a spare one, to which only spare ones
         give way: the longest waiting, perhaps itself, where there are too many of them.
         """
+        self._tell()
         longest = next((each for each in self.waiting if each not in self.spare and each is not newest), None)
         if longest is not None:
             return longest
@@ -73,6 +81,21 @@ class ConnectionRoom(Generic[C]):
         if num_connections > most_files // 4 or most_files < 4 * NUM_SPARE_FILES + num_connections:
             self._count(num_connections)
         return self._num_other_files + num_connections <= most_files - NUM_SPARE_FILES
+
+    def _tell(self) -> None:
+        """Say that a new connection found no room, and how many did since that was last said."""
+        self._num_untold += 1
+        now = time.monotonic_ns()
+        if self._told_at is not None and now - self._told_at < TOLD_EVERY_NS:
+            return
+        logger.warning(
+            "no room for %d new connection(s) (at most %d, of %d open files): who waits longest for its client, "
+            "or the new one, gives way",
+            self._num_untold,
+            self._max_num_connections,
+            resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        )
+        self._told_at, self._num_untold = now, 0
 
     def _count(self, num_connections: int) -> None:
         """How many files are open for something else; once a second, and only where that may matter."""

@@ -83,6 +83,8 @@ class EngineSupervisor:
     async def _start(self, before: Engine, wait_seconds: float) -> Engine:
         """An engine that is ready, at the first attempt or a later one. StartupError when there are no more."""
         while True:
+            wanted_seconds = wait_seconds + self._api.engine_start_seconds
+            self._api.engine_expected_at = time.monotonic_ns() + int(wanted_seconds * 1e9)
             await self._clear()
             await asyncio.sleep(wait_seconds)
             try:
@@ -96,8 +98,10 @@ class EngineSupervisor:
             wait_seconds = next_wait_seconds
 
     async def _attempt(self, before: Engine) -> Engine:
+        begun_at = time.monotonic_ns()
         client = self.client = self.client.successor()
         facts = await client.ready(self._api.server.startup_timeout)
+        self._api.engine_start_seconds = (time.monotonic_ns() - begun_at) / 1e9
         llm = before.llm.successor(client)
         llm.start()
         return replace(before, llm=llm, facts=facts)
@@ -115,6 +119,7 @@ class EngineSupervisor:
     def _let_in(self, engine: Engine, death: Death) -> None:
         ready_at, generation = time.monotonic_ns(), self.client.generation
         self._ready_at = ready_at
+        self._api.engine_expected_at = 0
         self._api.engine_ready(engine)
         self._recorder.record(
             EngineRestarted(

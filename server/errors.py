@@ -1,5 +1,7 @@
 """Error replies: the one body shape, the status of every reason and the type of every status."""
 
+import math
+import time
 from typing import Any
 
 import orjson
@@ -55,6 +57,7 @@ TYPE_OF_STATUS = {
 
 RETRY_AFTER_SECONDS = {429: 1, 503: 2}
 """Where nobody knows better."""
+MAX_RETRY_AFTER_SECONDS = 60
 
 
 class ApiError(Exception):
@@ -109,6 +112,12 @@ class ApiError(Exception):
         if self.closes:
             headers.append((b"connection", b"close"))
         return headers
+
+
+def seconds_until(moment: int) -> int:
+    """What `Retry-After` says of a moment (monotonic ns): 1 to 60, and 1 where it has passed."""
+    seconds = math.ceil((moment - time.monotonic_ns()) / 1e9)
+    return min(MAX_RETRY_AFTER_SECONDS, max(1, seconds))
 
 
 def shown(text: str) -> str:

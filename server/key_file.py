@@ -1,5 +1,6 @@
 """KeyFile: the file of --api-key-file, read at the start and again whenever it has changed."""
 
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +22,7 @@ class KeyFile:
     """Knows whether the file at `path` has changed since it was last looked at."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
         self._seen: Signature | None = None
 
     def changed_keys(self, is_asked: bool = False) -> dict[str, str] | None:
@@ -35,16 +36,27 @@ class KeyFile:
             if self._seen == _GONE and not is_asked:
                 return None
             self._seen = _GONE
-            raise ConfigError(f"--api-key-file {self._path}: {error.strerror}") from error
+            raise ConfigError(f"--api-key-file {self.path}: {error.strerror}") from error
         age = time.time_ns() - signature[2]
         if not is_asked and (signature == self._seen or 0 <= age < SETTLE_NS):
             return None
         self._seen = signature
-        return read_keys(self._path)
+        return read_keys(self.path)
 
     def _signature(self) -> Signature:
-        stat = Path(self._path).stat()
-        return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
+        found = Path(self.path).stat()
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+def doubt_of(path: str) -> str:
+    """What is wrong with who else may read or write a key file; empty where nothing is. A group may read it."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return ""
+    if not mode & (stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH):
+        return ""
+    return f"--api-key-file {path} has mode {stat.S_IMODE(mode):o}: others may read or write the keys in it"
 
 
 def read_keys(path: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ import signal
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.server.api_keys import ApiKeys
 from vllm_obs.server.config import ServerConfig
-from vllm_obs.server.key_file import KeyFile, check_keys
+from vllm_obs.server.key_file import KeyFile, check_keys, doubt_of
 from vllm_obs.server.service_notify import NO_SERVICE, ServiceNotify
 
 LOOK_SECONDS = 0.5
@@ -43,6 +43,8 @@ class KeyWatch:
             self._watching.cancel()
 
     async def _watch(self, file: KeyFile) -> None:
+        if doubt := await asyncio.to_thread(doubt_of, file.path):
+            logger.warning("%s", doubt)
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -60,18 +62,18 @@ class KeyWatch:
         try:
             found = await asyncio.to_thread(file.changed_keys, is_asked)
             if found is not None:
-                self._take(found)
+                self._take(found, is_asked)
         except ConfigError as error:
             logger.error("%s; the keys stay as they were", error)
         finally:
             if is_asked:
                 self._service.end_reload()
 
-    def _take(self, found: dict[str, str]) -> None:
+    def _take(self, found: dict[str, str], is_asked: bool) -> None:
         names_by_key = dict(self._given)
         for key, name in found.items():
             names_by_key[key] = names_by_key.get(key) or name
         check_keys(names_by_key)
         num_new, num_gone = self._keys.replace(names_by_key)
-        if num_new or num_gone:
+        if num_new or num_gone or is_asked:
             logger.info("API keys: %d are new, %d are gone, %d are valid", num_new, num_gone, len(names_by_key))

@@ -76,10 +76,17 @@ class Lifecycle:
         self._recorder = recorder
         self._observer = observer
         self._progress: ProgressWatch | None = None
+        self._started_at = time.monotonic_ns()
         self._last_words = ""
+        self._outcome = ""
+        self._inspector = ""
+        self._is_ready_told = False
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called once the server has said that it is ready."""
 
     def run(self, sock: socket.socket, started_at: int, phases: StartupPhases | None = None) -> int:
         """Serve until told to stop; the exit code. ConfigError or StartupError when the engine cannot start."""
+        self._started_at = started_at
         self._phases = phases or StartupPhases(ROLE, self._recorder, started_at)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(self._run(sock, started_at))
@@ -104,6 +111,8 @@ class Lifecycle:
             if self._observer is not None:
                 await self._observer.stop(at_once=self._signals.second.is_set())
             self._signals.remove()
+        if self._outcome:
+            logger.info("stopped: %s", self._outcome)
         if self._last_words:  # said before, but others may have said something since
             print("vllm-obs:", *self._last_words.split(), file=sys.stderr, flush=True)
         return EXIT_CUT_OFF if code == EXIT_DRAINED and self._signals.second.is_set() else code
@@ -119,6 +128,7 @@ class Lifecycle:
                 return EXIT_DRAINED
             self._open(engine)
             print("\n".join(ready_lines(self._api, engine.facts, sock, started_at)), flush=True)
+            self._tell_the_rest()
             cause = await self._unless_signalled(self._wait_broken(serving))
             return await (self._drain(self._api.engine.llm) if cause is None else self._bury(cause))
         finally:
@@ -129,6 +139,7 @@ class Lifecycle:
     def _open(self, engine: Engine) -> None:
         """Let requests in."""
         self._api.engine_ready(engine)
+        self._api.engine_start_seconds = (time.monotonic_ns() - self._started_at) / 1e9
         self._progress = ProgressWatch(self._api, self._nudge)
         self._phases.end("open")
         self._recorder.record(ProcessReady(ROLE, os.getpid(), time.monotonic_ns()))
@@ -169,9 +180,19 @@ class Lifecycle:
         self._recorder.record(TelemetrySet(*order, set_at=time.monotonic_ns()))
 
     async def _tell_inspector(self, observer: Observer) -> None:
-        inspector = await observer.address()
-        if inspector is not None:
-            print(f"Inspector: {inspector}", flush=True)
+        """Print its address; one that is known before the server is ready waits for that, or looks like it."""
+        self._inspector = await observer.address() or ""
+        if self._is_ready_told:
+            self._print_inspector()
+
+    def _tell_the_rest(self) -> None:
+        self._is_ready_told = True
+        self._print_inspector()
+        self.on_ready()
+
+    def _print_inspector(self) -> None:
+        if self._inspector:
+            print(f"Inspector: {self._inspector}", flush=True)
 
     async def _unless_signalled(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of `work`, None when the first signal comes before it."""
@@ -225,19 +246,26 @@ class Lifecycle:
         self._api.drain()
         if llm.dead_cause is not None:  # another was being started; who was cut off by the death has been told
             await self._wait_until(self._is_idle, LAST_WORDS_SECONDS)
-            return EXIT_DRAINED if self._is_idle() else EXIT_CUT_OFF
+            return self._ended(self._api.num_open)
         logger.info("shutting down: %d request(s) have %g s to finish", self._api.num_open, timeout)
         await self._wait_until(
             lambda: self._is_idle() or self._signals.second.is_set() or llm.dead_cause is not None, timeout
         )
         if self._is_idle() and llm.dead_cause is None:
-            return EXIT_DRAINED
-        logger.warning("cutting off %d request(s)", self._api.num_open)
+            return self._ended(0)
+        num_cut_off = self._api.num_open
+        logger.warning("cutting off %d request(s)", num_cut_off)
         llm.end_open()
         if not self._signals.second.is_set():
             await self._wait_until(lambda: self._is_idle() or self._signals.second.is_set(), LAST_WORDS_SECONDS)
         await self._wait_until(self._is_idle, AT_ONCE_SECONDS)
+        self._ended(num_cut_off)
         return EXIT_CUT_OFF
+
+    def _ended(self, num_cut_off: int) -> int:
+        """Keep what is to be said at the very end; the exit code."""
+        self._outcome = f"{num_cut_off} request(s) were cut off" if num_cut_off else "all requests are finished"
+        return EXIT_CUT_OFF if num_cut_off else EXIT_DRAINED
 
     async def _end_engine(self) -> None:
         """Give the engine its time to end, unless somebody asks twice; the loop stays free to hear that."""

@@ -69,6 +69,7 @@ class LoopWatch:
             return
         queue = api.engine.llm.queue
         api.pressure.look(queue.fill, queue.kv_cache_usage, memory, self._max_lag_seconds)
+        queue.tell_relief()
 
     def _sample_garbage(self) -> None:
         generations = gc.get_stats()

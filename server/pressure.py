@@ -1,8 +1,9 @@
 """Pressure: how near the server is to what it cannot bear, and what it refuses step by step before that."""
 
 import logging
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 
 from vllm_obs.server.errors import ApiError
@@ -24,6 +25,9 @@ QUEUE_WEIGHT = LOOP_WEIGHT = 0.9
 CACHE_WEIGHT = 0.7
 """A full KV cache is a busy server, no more."""
 
+TOLD_SECONDS = 10.0
+"""A measure that the log has told of is not told again so soon; a harder one is, at once."""
+
 SOURCES = ("queue", "kv_cache", "memory", "event_loop")
 
 
@@ -42,12 +46,15 @@ THRESHOLDS = {Measure.MANY: 0.8, Measure.LOW_PRIORITY: 0.9, Measure.ALL: 1.0}
 class Pressure:
     """The pressure from 0 to 1, that of its worst source, and the measure in force; looked at once a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.value = 0.0
         self.source = ""
         self.measure = Measure.NOTHING
         self._lags: deque[float] = deque(maxlen=NUM_LAGS)
         self._least_bytes = 0
+        self._clock = clock
+        self._told = self._hardest_told = Measure.NOTHING
+        self._told_at = 0.0
 
     def begin(self, memory: MemoryRoom) -> None:
         """The engine is not loaded yet: what memory it takes is no pressure."""
@@ -71,15 +78,27 @@ class Pressure:
         """Set the pressure to that of the worst of its sources, and take or lift measures."""
         self.source, worst = max(sources.items(), key=lambda pair: pair[1])
         self.value = min(1.0, worst)
-        measure = max(
+        self.measure = max(
             (each for each, threshold in THRESHOLDS.items() if self._holds(each, threshold)),
             default=Measure.NOTHING,
         )
-        if measure != self.measure:
-            logger.warning(
-                "pressure is %.2f (%s): %s", self.value, self.source, _REFUSED[measure] or "nothing is refused"
-            )
-        self.measure = measure
+        if self.measure > self._told:
+            self._tell_rise()
+        elif self.measure < self._told:
+            self._say(logging.INFO)
+
+    def _tell_rise(self) -> None:
+        """Say it at once where it is harder than all that was told lately; else when that is long enough ago."""
+        now = self._clock()
+        is_due = now - self._told_at >= TOLD_SECONDS
+        if is_due or self.measure > self._hardest_told:
+            self._told_at, self._hardest_told = now, self.measure
+            self._say(logging.WARNING)
+
+    def _say(self, level: int) -> None:
+        self._told = self.measure
+        refused = _REFUSED[self.measure] or "nothing is refused"
+        logger.log(level, "pressure is %.2f (%s): %s", self.value, self.source, refused)
 
     def _holds(self, measure: Measure, threshold: float) -> bool:
         return self.value >= threshold or (self.measure >= measure and self.value >= threshold - RELIEF)

@@ -33,17 +33,25 @@ ROLE = "APIServer_0"
 L = TypeVar("L", bound="Lifecycle")
 
 
-def run(config: VllmConfig, server: ServerConfig, sock: socket.socket, started_at: int | None = None) -> int:
+def run(
+    config: VllmConfig,
+    server: ServerConfig,
+    sock: socket.socket,
+    started_at: int | None = None,
+    on_ready: Callable[[], None] = lambda: None,
+) -> int:
     """Serve on the bound socket until told to stop; the exit code.
 
     0 stopped and drained, 1 stopped with work cut off, 70 the engine died, 78 it cannot be started as configured.
-    `started_at` is the monotonic moment the start-up time is counted from. Call it from the main thread.
+    `started_at` is the monotonic moment the start-up time is counted from; `on_ready` is called once the server
+    has said that it is ready. Call it from the main thread.
     """
 
     def serve(lifecycle: "Lifecycle", begun_at: int, phases: StartupPhases) -> int:
         from vllm_obs.server.connection_room import raise_file_limit
 
         raise_file_limit(server.limits.max_num_connections)
+        lifecycle.on_ready = on_ready
         return lifecycle.run(sock, begun_at, phases)
 
     return run_server(ServedRun(config, server, started_at or time.monotonic_ns()), _lifecycle_class, serve)

@@ -14,7 +14,7 @@ from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.server.api_keys import ApiKeys
 from vllm_obs.server.config import ServerConfig
-from vllm_obs.server.errors import ApiError, shown
+from vllm_obs.server.errors import ApiError, seconds_until, shown
 from vllm_obs.server.pressure import Pressure
 from vllm_obs.server.profiles import ServerProfiles
 from vllm_obs.server.tool_calls.registry import MakeParser, tool_parser
@@ -76,6 +76,10 @@ class ApiServer:
         """Whether an engine has work and makes no progress; ProgressWatch says so."""
         self.is_engine_kept = False
         """Whether another engine is started when one dies; EngineSupervisor says so."""
+        self.engine_expected_at = 0
+        """When an engine that is being started again may be ready (monotonic ns); 0 while none is."""
+        self.engine_start_seconds = 0.0
+        """How long the last engine took to be ready; another is expected to take as long."""
         self._is_draining = False
         self._shows_broken = False
         self._engine: Engine | None = None
@@ -139,7 +143,10 @@ class ApiServer:
             case Phase.DRAINING:
                 return ApiError("the server is shutting down", "shutting_down")
             case Phase.RESTARTING:
-                return ApiError("the engine died and another is being started", "restarting")
+                restarting = ApiError("the engine died and another is being started", "restarting")
+                likely_at = time.monotonic_ns() + int(self.engine_start_seconds * 1e9)
+                restarting.retry_after_seconds = seconds_until(self.engine_expected_at or likely_at)
+                return restarting
             case Phase.STALLED:
                 return ApiError("the engine has work and makes no progress", "stalled")
             case Phase.BROKEN:

@@ -102,6 +102,7 @@ class Observer:
         self.state = RunState()
         self.rates = RateWindows()
         self.facts = RunFacts(run_dir, run)
+        self.state.recall = self.facts.described
         self.is_live = clock is not None
         self._clock = clock
         self.add_views((self.rates, self.facts))

@@ -26,6 +26,8 @@ from vllm_obs.telemetry.records import StallBegun
 from vllm_obs.telemetry.sample_lead import LeadPorts, SampleLead
 from vllm_obs.telemetry.stream_feeds import StreamFeeds
 from vllm_obs.telemetry.telemetry_control import TelemetryControl
+from vllm_obs.telemetry.verdict_states import state_findings
+from vllm_obs.telemetry.verdict_window import Finding
 from vllm_obs.telemetry.watchdog import Watchdog, WatchdogSettings
 from vllm_obs.telemetry.watchdog_log import StallLog
 
@@ -66,6 +68,7 @@ class ObserverService:
         observer.add_views([stall_log])
         self.watchdog = self._make_watchdog(stall_log) if observer.is_live else None
         self.filer = self._make_filer() if observer.is_live else None
+        self.views.verdict.states = self._states
         self.control = TelemetryControl(observer, config, self._loop.catch_up)
         self.profiles = self._make_profiles()
         self.streams = self._loop.streams = StreamFeeds(observer, self._stalls)
@@ -203,6 +206,10 @@ class ObserverService:
 
     def _stalls(self) -> list[StallBegun]:
         return self.watchdog.current() if self.watchdog is not None else []
+
+    def _states(self, now: int) -> list[Finding]:
+        run_dir = self.config.run_dir if self.observer.is_live else None
+        return state_findings(self.observer, now, run_dir, self._stalls())
 
     def _judge(self, now: int, is_drained: bool) -> None:
         if self.watchdog is not None:

@@ -89,6 +89,11 @@ class RunFacts(BaseView):
                 if len(self._facts) > MAX_FACTS:
                     self._facts.popitem(last=False)
 
+    def described(self, source: Source) -> EngineDescribed | None:
+        """What an engine said of itself."""
+        fact = self._facts.get((EngineDescribed, source.generation))
+        return fact.record if fact is not None and isinstance(fact.record, EngineDescribed) else None
+
     def save(self, now: int, wall_at: int) -> None:
         """Write the file if anything is new; telemetry goes on without it where it cannot be written."""
         if self._is_saved or self._path is None:

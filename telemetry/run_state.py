@@ -12,6 +12,7 @@ from vllm_obs.telemetry.invariants import Invariants
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.process_table import ProcessTable
 from vllm_obs.telemetry.records import (
+    EngineDescribed,
     HttpRequestEnded,
     LoopSampled,
     OutputsTaken,
@@ -71,6 +72,8 @@ class RunState:
         self.telemetry: TelemetrySet | None = None
         self.num_lost: dict[str, int] = {}
         """Records overwritten unread, torn or never written, by the role of their writer."""
+        self.recall: Callable[[Source], EngineDescribed | None] = lambda source: None
+        """What an engine said of itself in a record that may have been lost; None where nobody knows."""
         self._resuming: list[Resuming] = []
         self._past_generations: deque[int] = deque(maxlen=MAX_PAST_ENGINES * 16)
         self._handlers = self._make_handlers()
@@ -259,8 +262,15 @@ class RunState:
             engine.lost()
         elif source.role.startswith("EngineCore") and source.generation not in self._past_generations:
             self._begin_engine(source).lost()
+            self._recall(source)
         if not source.engine:
             self.book.lose_api(source)
+
+    def _recall(self, source: Source) -> None:
+        """Tell again what an engine said of itself, which everything about it rests on."""
+        described = self.recall(source)
+        if described is not None:
+            self.apply(source, described)
 
     def _part_with(self, source: Source) -> None:
         self.processes.gone(source)

@@ -29,7 +29,7 @@ from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.verdict_findings import findings_of, joined
 from vllm_obs.telemetry.verdict_metrics import count_limit, show_findings
-from vllm_obs.telemetry.verdict_names import METRIC_WINDOW
+from vllm_obs.telemetry.verdict_names import METRIC_WINDOW, NO_ENGINE
 from vllm_obs.telemetry.verdict_seconds import Seconds
 from vllm_obs.telemetry.verdict_stalls import MIN_OUTPUT_WAIT_MS
 from vllm_obs.telemetry.verdict_tally import STALL_FACTOR, STALL_NS, StepTally
@@ -67,7 +67,8 @@ class EngineVerdict:
 class Verdict(BaseView):
     """A view that counts by the second what findings rest on. `floors` must be told of a step before this is.
 
-    Windows are of whole seconds, in the records' own time; an Observer that was started again begins new ones.
+    Windows are of whole seconds, in the records' own time; an Observer that was started again begins new ones, of
+    engines that the floors know.
     """
 
     def __init__(
@@ -77,6 +78,8 @@ class Verdict(BaseView):
         self._floors = floors
         self._is_live = is_live
         self._store = store
+        self.states: Callable[[int], list[Finding]] = lambda now: []
+        """What holds at a moment (monotonic ns) whatever the engines' steps tell, the weightiest first."""
         self._engines: dict[str, EngineVerdict] = {}
         self._losses: deque[Loss] = deque(maxlen=MAX_LOSSES)
         self._standing: dict[tuple[str, int], StallBegun] = {}
@@ -126,8 +129,7 @@ class Verdict(BaseView):
 
     def findings(self, window: str, now: int) -> list[Finding]:
         """What holds over a window that ends now, joined over the engines. KeyError for a name that is none."""
-        facts = self.facts(window, now)
-        return joined([finding for each in facts for finding in findings_of(each)])
+        return self._found(self.facts(window, now), self.states(now))
 
     def show(self, now: int) -> None:
         """Set the gauges to what holds now."""
@@ -142,9 +144,14 @@ class Verdict(BaseView):
         facts = self.facts(window, now)
         if is_past:
             facts = [replace(each, standing=(), open_seconds=0.0, num_waiting=0, num_running=0) for each in facts]
-        found = joined([finding for each in facts for finding in findings_of(each)])
+        found = self._found(facts, [] if is_past else self.states(now))
         losses = [loss for loss in self._losses if now >= loss.lost_at > now - WINDOWS[window] * NS]
         return verdict_document(window, facts, found, losses)
+
+    def _found(self, facts: list[WindowFacts], states: list[Finding]) -> list[Finding]:
+        if self._is_live and any(state.name in NO_ENGINE for state in states):
+            return states
+        return states + joined([finding for each in facts for finding in findings_of(each)])
 
     def facts(self, window: str, now: int) -> list[WindowFacts]:
         """The figures of every engine over a window that ends now (monotonic ns)."""
@@ -250,7 +257,8 @@ class Verdict(BaseView):
             return found
         if len(self._engines) >= MAX_ENGINES:
             return next(iter(self._engines.values()))
-        return self._engines.setdefault(label, EngineVerdict(StepTally(self._find)))
+        tally = StepTally(self._find, self._floors.described(label))
+        return self._engines.setdefault(label, EngineVerdict(tally))
 
     def _find(self, request_id: str) -> SequenceLedger | None:
         return self._state.book.known(request_id)

@@ -12,13 +12,15 @@ SELDOM = 0.1
 ROUND_TENTHS = (10, 12.5, 15, 20, 25, 30, 40, 50, 60, 80, 100)
 """Advice is rounded to these times a power of ten: it stays the same from look to look."""
 BLOCKS, SEQS, TOKENS = "blocks", "seqs", "tokens"
+LIMITS = ("max_num_seqs", "kv_blocks", "max_num_batched_tokens")
+"""The figures that an engine says of itself."""
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 class Capacity:
     """Means over the time in which a condition held (one of the tally's), stalls left out.
 
-    Zeros where it did not hold, and limits of 0 where nobody described the engine.
+    Zeros where it did not hold. An engine that nobody described has limits of 0, which are not told as evidence.
     """
 
     def __init__(self, facts: WindowFacts, condition: str) -> None:
@@ -100,7 +102,7 @@ class Capacity:
 
     def evidence(self) -> dict[str, float | str]:
         """The figures, with their units."""
-        return {
+        figures = {
             "num_running_mean": self.num_running,
             "num_waiting_mean": self.num_waiting,
             "max_num_seqs": float(self.max_num_seqs),
@@ -109,6 +111,8 @@ class Capacity:
             "tokens_per_step_mean": self.tokens_per_step,
             "max_num_batched_tokens": float(self.budget),
         }
+        unknown = () if self._facts.described is not None else LIMITS
+        return {name: figure for name, figure in figures.items() if name not in unknown}
 
     def _bytes_of(self, num_blocks: int) -> int:
         return round(self._kv_bytes * num_blocks / self.num_blocks) if self.num_blocks else 0

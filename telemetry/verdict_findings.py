@@ -11,19 +11,23 @@ from vllm_obs.telemetry.verdict_window import Finding, WindowFacts
 _RULES: tuple[Callable[[WindowFacts], Finding | None], ...] = (
     stalled_rank,
     paused,
+    slow_frontend,
+    worker_slow,
+)
+_LIMIT_RULES: tuple[Callable[[WindowFacts], Finding | None], ...] = (
     preemption_storm,
     kv_pressure,
     max_num_seqs,
     token_budget,
     long_prefill,
-    slow_frontend,
-    worker_slow,
 )
+"""They advise by how large a limit is, so they need an engine that has said so."""
 
 
 def findings_of(facts: WindowFacts) -> list[Finding]:
     """What holds for one engine's window, in the order of FINDINGS; each names the engine."""
-    found = [finding for rule in _RULES if (finding := rule(facts)) is not None] + waits(facts)
+    rules = _RULES + _LIMIT_RULES if facts.described is not None else _RULES
+    found = [finding for rule in rules if (finding := rule(facts)) is not None] + waits(facts)
     return sorted_findings([finding._replace(engines=(facts.engine,)) for finding in found])
 
 

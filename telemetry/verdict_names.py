@@ -2,7 +2,12 @@
 
 from typing import Final
 
+NO_ENGINE: Final[tuple[str, ...]] = ("engine_dead", "restarting")
+"""With one of these nothing is computed: what a dead engine waited for helps nobody."""
+STATES: Final[tuple[str, ...]] = (*NO_ENGINE, "draining", "stalled_server")
+"""Findings of how it is at this moment, whatever the window."""
 FINDINGS: Final[tuple[str, ...]] = (
+    *STATES,
     "stalled_rank",
     "paused",
     "preemption_storm",

@@ -84,7 +84,7 @@ def _headline(facts: Sequence[WindowFacts], findings: Sequence[Finding], doubts:
 
 def _where(facts: Sequence[WindowFacts], finding: Finding) -> str:
     """Which engines, where there are several."""
-    if len(facts) < 2:
+    if len(facts) < 2 or not finding.engines:
         return ""
     noun = "Engine" if len(finding.engines) == 1 else "Engines"
     return f"{noun} {', '.join(finding.engines)}: "
@@ -98,6 +98,8 @@ def _doubts(facts: Sequence[WindowFacts], losses: Sequence[LostRecords]) -> Iter
         num_live = each.num_running + each.num_waiting
         if num_live and not each.sums["steps"] and not each.sums["paused_ns"]:
             yield f"engine {each.engine} has {count(num_live, 'request')} and no step has ended in this time"
+        if each.described is None and each.sums["steps"]:
+            yield f"what limits engine {each.engine} has is not known: the record in which it told was lost"
     if losses:
         roles = sorted({loss.role for loss in losses})
         yield f"{sum(loss.num for loss in losses)} records of {', '.join(roles)} were lost in this time"

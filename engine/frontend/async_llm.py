@@ -268,6 +268,7 @@ class AsyncLLM:
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
+        self.queue.clear()
         self._threads.shutdown(wait=False, cancel_futures=True)
         ended = self._client.shutdown()
         if inspect.isawaitable(ended):

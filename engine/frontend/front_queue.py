@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from vllm_obs.engine.errors import OverloadedError, RequestError
+from vllm_obs.engine.frontend.refusal_notice import RefusalNotice
 from vllm_obs.engine.messages import EngineCoreOutputs
 from vllm_obs.engine.queue_bound import REASON_OF, EngineLoad, QueueBound, QueueLimits
 
@@ -36,6 +37,7 @@ class FrontQueue:
         self._num_blocks = 0
         self._departures: deque[int] = deque(maxlen=NUM_DEPARTURES)
         self._begun_at = clock()
+        self._notice = RefusalNotice(clock)
 
     def __len__(self) -> int:
         """How many sequences are queued, as far as is known here."""
@@ -58,7 +60,7 @@ class FrontQueue:
 
     def look(self, num_sequences: int) -> None:
         """OverloadedError where so many more would find no room, whatever their length."""
-        self._require_room((), self._num_reserved + num_sequences)
+        self._require_room((), num_sequences)
 
     def check_ever(self, num_sequences: int) -> None:
         """RequestError where there is never so much room."""
@@ -80,7 +82,7 @@ class FrontQueue:
         """Queue all of these, each with so many prompt tokens, or none: OverloadedError."""
         if not self._limits.is_bounded:
             return
-        self._require_room([num_tokens] * len(request_ids), self._num_reserved)
+        self._require_room([num_tokens] * len(request_ids))
         if not len(self._bound):  # nobody left while nobody waited: that time says nothing about the rate
             self._departures.clear()
             self._begun_at = self._clock()
@@ -116,9 +118,15 @@ class FrontQueue:
             self._prefilling.pop(request_id, None)
 
     def clear(self) -> None:
-        """The engine has died, and its queue with it."""
+        """The engine has gone, and its queue with it."""
         self._bound.clear()
         self._prefilling.clear()
+        self._notice.end()
+
+    def tell_relief(self) -> None:
+        """Log that nobody is refused any more, where that is so; to be called now and then."""
+        if self.fill < 1.0:
+            self._notice.look()
 
     @property
     def retry_after_seconds(self) -> int:
@@ -134,15 +142,21 @@ class FrontQueue:
             self._departures.append(self._clock())
         return num_tokens
 
-    def _require_room(self, new: Sequence[int], num_reserved: int) -> None:
-        full = self._bound.why_full(new, self._load(), num_reserved) if self._limits.is_bounded else None
+    def _require_room(self, new: Sequence[int], num_untold: int = 0) -> None:
+        """OverloadedError where there is none for these, and `num_untold` more whose tokens nobody knows yet."""
+        if not self._limits.is_bounded:
+            return
+        load, num_reserved = self._load(), self._num_reserved + num_untold
+        full = self._bound.why_full(new, load, num_reserved)
         if full is None:
             return
+        num_reqs, num_tokens = self._bound.would_wait(new, load, num_reserved)
         if full == "max_num_queued_reqs":
-            message = f"{len(self._bound)} sequences wait to be run; at most {self._limits.max_num_reqs} may"
+            told = _told("sequences", num_reqs, len(new) + num_untold, self._limits.max_num_reqs)
         else:
-            message = f"{self._bound.num_tokens} prompt tokens wait; at most {self._limits.max_num_tokens} may"
-        raise OverloadedError(message, REASON_OF[full], self.retry_after_seconds)
+            told = _told("prompt tokens", num_tokens, sum(new) + num_untold, self._limits.max_num_tokens)
+        self._notice.refused(told)
+        raise OverloadedError(told, REASON_OF[full], self.retry_after_seconds)
 
     def _load(self) -> EngineLoad:
         num_decoding = self._num_open() - len(self._bound) - len(self._prefilling) + self._num_leaving
@@ -182,3 +196,10 @@ class Place:
     def close(self) -> None:
         """Keep nothing any more."""
         self.spend(self._num_kept)
+
+
+def _told(what: str, number: int, num_asked: int, most: int | None) -> str:
+    """Why there is no room, where with the `num_asked` that are refused `number` would wait."""
+    if num_asked == 1:
+        return f"{number - 1} {what} wait to be run; at most {most} may"
+    return f"with this request {number} {what} would wait to be run; at most {most} may"

@@ -179,6 +179,7 @@ def test_other_runs_that_live_are_named() -> None:
 VERDICT = {
     "word": "kv_pressure",
     "severity": "severe",
+    "window_seconds": 10,
     "says": "Requests wait for KV blocks 75 % of the time: 300 of 500 blocks are held by 10.0 that run, 5.0 wait.",
     "findings": [{"name": "kv_pressure", "helps": ["raise it from 500 to about 630"], "helps_not": []}],
     "floor": {"p50": 1.25},
@@ -190,7 +191,7 @@ def test_the_verdict_is_the_second_line_of_every_screen(size: tuple[int, int]) -
     columns, rows = size
     look = look_of([request(number) for number in range(10)])._replace(verdict=VERDICT)
     lines = shown(look, columns, rows)
-    assert lines[1].startswith("Requests wait for KV blocks 75 % of the time")
+    assert lines[1].startswith("In the last 10 s: Requests wait for KV blocks 75 %")
     assert len(lines) <= rows
     assert max(map(len, lines)) <= columns
     assert ("kv_pressure  helps:" in "\n".join(lines)) == (rows == 49)

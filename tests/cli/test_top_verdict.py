@@ -17,7 +17,8 @@ FINDING = {
 
 def verdict(word: str = "kv_pressure", severity: str = "severe", **changes: Any) -> dict[str, Any]:
     floor = {"p50": 1.25}
-    return {"word": word, "severity": severity, "says": SAYS, "findings": [FINDING], "floor": floor} | changes
+    common = {"window_seconds": 10, "says": SAYS, "findings": [FINDING], "floor": floor}
+    return {"word": word, "severity": severity, **common} | changes
 
 
 @pytest.mark.parametrize(
@@ -30,8 +31,14 @@ def verdict(word: str = "kv_pressure", severity: str = "severe", **changes: Any)
     ],
 )
 def test_the_colour_says_how_bad_it_is(word: str, severity: str, colour: str) -> None:
-    (line,) = verdict_lines(verdict(word, severity), 110)
-    assert (line.startswith(colour), plain(line)) == (True, SAYS)
+    (line,) = verdict_lines(verdict(word, severity), 130)
+    window = "" if word == "cannot_tell" else "In the last 10 s: "
+    assert (line.startswith(colour), plain(line)) == (True, window + SAYS)
+
+
+def test_a_state_is_of_no_window() -> None:
+    (line,) = verdict_lines(verdict("engine_dead", says="The engine is dead."), 110)
+    assert plain(line) == "The engine is dead."
 
 
 def test_what_helps_is_told_with_its_numbers() -> None:

@@ -168,7 +168,8 @@ def test_a_killed_engine_ends_its_streams_and_another_serves(base: Path) -> None
         statuses = [server.request("GET", path)[0] for path in ("/livez", "/startupz", "/health")]
         assert statuses == [200, 200, 503]
         status, body, headers = ask(server)
-        assert (status, body["error"]["reason"], headers["retry-after"]) == (503, "restarting", "2")
+        assert (status, body["error"]["reason"]) == (503, "restarting")
+        assert 1 <= int(headers["retry-after"]) <= 60
         assert gone(engine.pid, 3 * 3.0)
         while_gone = watched.samples()
         for name in ("running", "waiting"):

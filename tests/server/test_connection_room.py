@@ -86,6 +86,25 @@ def test_spare_ones_are_bounded_and_give_way_to_each_other_only(files: list[int]
     assert NUM_SPARE_CONNECTIONS <= NUM_SPARE_FILES // 2
 
 
+def test_the_log_tells_that_there_is_no_room_and_not_again_so_soon(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room: ConnectionRoom[int] = ConnectionRoom(20)
+    now = 5_000_000_000
+    monkeypatch.setattr(connection_room.time, "monotonic_ns", lambda: now)
+    for number in range(30):
+        room.waits(number)
+        room.take_in(number)
+    now += connection_room.TOLD_EVERY_NS
+    room.take_in(29)
+    counts = [record.getMessage().split(", of ")[0] for record in caplog.records]
+    assert counts == [
+        "no room for 1 new connection(s) (at most 20",
+        "no room for 30 new connection(s) (at most 20",
+    ]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
 def test_a_newest_one_gives_way_itself_where_all_spare_ones_are_busy() -> None:
     room: ConnectionRoom[int] = ConnectionRoom(0)
     for number in range(NUM_SPARE_CONNECTIONS):

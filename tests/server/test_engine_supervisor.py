@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from vllm_obs.engine.errors import StartupError
 from vllm_obs.server import restart_budget
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.engine_supervisor import EngineSupervisor
+from vllm_obs.server.errors import seconds_until
 from vllm_obs.server.state import Phase
 from vllm_obs.telemetry.records import EngineRestarted
 
@@ -77,6 +79,7 @@ async def test_while_another_starts_probes_and_requests_say_so_and_then_it_serve
     first, second = engine(0.01), engine()
     second.loaded.clear()
     async with kept(first, second) as here:
+        here.app.api.engine_start_seconds = 8.9
         waiting = [asyncio.create_task(here.app.post(TEXT, BODY)) for _ in range(3)]
         while first.num_running < 3:
             await asyncio.sleep(0.005)
@@ -88,9 +91,9 @@ async def test_while_another_starts_probes_and_requests_say_so_and_then_it_serve
         assert await here.probes() == [200, 200, 503, 503]
         refused = await here.app.post(TEXT, BODY)
         error = refused.json()["error"]
-        assert (refused.status_code, error["reason"], refused.headers["retry-after"]) == (503, "restarting", "2")
+        assert (refused.status_code, error["reason"], refused.headers["retry-after"]) == (503, "restarting", "9")
         ready = await here.app.client.get("/readyz")
-        assert (ready.json()["error"]["reason"], ready.headers["retry-after"]) == ("restarting", "2")
+        assert (ready.json()["error"]["reason"], ready.headers["retry-after"]) == ("restarting", "9")
         assert (await here.app.client.get("/livez")).json() == {"status": "restarting"}
         second.loaded.set()
         await here.until(Phase.READY)
@@ -101,6 +104,25 @@ async def test_while_another_starts_probes_and_requests_say_so_and_then_it_serve
     assert isinstance(restart, EngineRestarted)
     assert restart[:4] == ("0", 1, KILLED, 3)
     assert restart.died_at < restart.ready_at
+
+
+@in_loop
+async def test_who_comes_meanwhile_is_told_what_is_left_of_the_time_that_the_last_start_took() -> None:
+    second = engine()
+    second.loaded.clear()
+    async with kept(engine(), second) as here:
+        told = []
+        for start_seconds in (90.0, 5.4):
+            here.app.api.engine_start_seconds = start_seconds
+            here.engine.die(KILLED)
+            await here.until(Phase.RESTARTING)
+            replies = [await here.app.post(TEXT, BODY) for _ in range(10)]
+            told.append({reply.headers["retry-after"] for reply in replies})
+            second.loaded.set()
+            await here.until(Phase.READY)
+            assert 0 < here.app.api.engine_start_seconds < 5.4, "what the last one took"
+        assert told == [{"60"}, {"6"}]
+        assert seconds_until(time.monotonic_ns() - 1_000_000_000) == 1, "it takes longer than the last time"
 
 
 @in_loop

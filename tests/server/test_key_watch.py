@@ -32,6 +32,7 @@ class Stage:
     def write(self, text: str) -> None:
         new = self.path.with_suffix(".new")
         new.write_text(text)
+        new.chmod(0o600)
         old = time.time() - 5
         os.utime(new, (old, old))
         new.replace(self.path)
@@ -50,8 +51,11 @@ class Stage:
 Play = Callable[[Stage], Coroutine[Any, Any, None]]
 
 
-def play(path: Path, scene: Play, service: ServiceNotify = NO_SERVICE, given: tuple[str, ...] = ()) -> None:
+def play(
+    path: Path, scene: Play, service: ServiceNotify = NO_SERVICE, given: tuple[str, ...] = (), mode: int = 0o600
+) -> None:
     path.write_text("old\nstays\n")
+    path.chmod(mode)
     server = ServerConfig(api_keys=(*given, "old", "stays"), api_key_file=str(path), num_given_keys=len(given))
 
     async def main() -> None:
@@ -97,9 +101,42 @@ def test_a_broken_file_changes_nothing_and_is_said_once(
         assert await stage.status("old") == 401
 
     play(tmp_path / "keys", scene)
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert line.endswith("; the keys stay as they were")
     assert "\tnew" not in line
+
+
+def test_sighup_without_a_change_is_answered_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "vllm_obs.server.key_watch")
+
+    async def scene(stage: Stage) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        deadline = time.monotonic() + FOLLOWED_SECONDS
+        while not caplog.records:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.6)  # another look
+
+    play(tmp_path / "keys", scene)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "API keys: 0 are new, 0 are gone, 2 are valid"),
+    ]
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o400, False), (0o640, False), (0o644, True), (0o620, True)])
+def test_a_file_that_others_may_read_or_write_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, is_told: bool
+) -> None:
+    path = tmp_path / "keys"
+
+    async def scene(stage: Stage) -> None:
+        await asyncio.sleep(0.7)  # a look
+        assert await stage.status("old") == 200
+
+    play(path, scene, mode=mode)
+    line = f"--api-key-file {path} has mode {mode:o}: others may read or write the keys in it"
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told == ([line] if is_told else [])
 
 
 def test_sighup_reads_it_at_once_and_the_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import logging
 import os
 import signal
 import socket
@@ -150,13 +151,20 @@ def last_event(stream: http.client.HTTPResponse) -> Any:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_idle_server_stops_with_zero(engine: FakeEngine, listener: socket.socket, number: int) -> None:
+def test_idle_server_stops_with_zero(
+    engine: FakeEngine, listener: socket.socket, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
     def scenario(client: Client) -> None:
         client.wait_for("/readyz", 200)
         os.kill(os.getpid(), number)
 
-    assert serve(engine, listener, scenario) == (0, None)
+    with caplog.at_level(logging.INFO, "vllm_obs.server.lifecycle"):
+        assert serve(engine, listener, scenario) == (0, None)
     assert engine.num_shutdowns >= 1
+    assert [record.getMessage() for record in caplog.records if record.name == "vllm_obs.server.lifecycle"] == [
+        "shutting down: 0 request(s) have 20 s to finish",
+        "stopped: all requests are finished",
+    ]
 
 
 def test_start_prints_phases_then_the_address(
@@ -204,8 +212,10 @@ def test_drain_lets_streams_finish_while_probes_are_answered(engine: FakeEngine,
 
 
 def test_streams_longer_than_the_drain_end_with_an_error_and_one(
-    engine: FakeEngine, listener: socket.socket
+    engine: FakeEngine, listener: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "vllm_obs.server.lifecycle")
+
     def scenario(client: Client) -> Any:
         client.wait_for("/readyz", 200)
         streams = client.open_streams(2)
@@ -222,6 +232,7 @@ def test_streams_longer_than_the_drain_end_with_an_error_and_one(
     code, (errors, reason, seconds) = serve(engine, listener, scenario, timeout=0.3)
     assert (code, errors, reason) == (1, ["shutting_down"] * 2, "shutting_down")
     assert seconds < 3 * 1.3
+    assert caplog.messages[-1] == "stopped: 3 request(s) were cut off"
     assert engine.num_running == 0
 
 
@@ -412,6 +423,26 @@ def test_readiness_does_not_wait_for_the_observer(
 
     serve(engine, listener, scenario, watched=(MemoryRecorder(), observer))
     assert "Inspector: http://127.0.0.1:9999\n" in "".join(told)
+
+
+def test_the_inspector_is_told_after_the_server_is_ready(
+    engine: FakeEngine, listener: socket.socket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.loaded.clear()
+    observer = FakeObserver()
+    observer.is_ready.set()
+
+    def scenario(client: Client) -> None:
+        client.wait_for("/readyz", 503)
+        time.sleep(0.2)
+        engine.loaded.set()
+        client.wait_for("/readyz", 200)
+        stop()
+
+    serve(engine, listener, scenario, watched=(MemoryRecorder(), observer))
+    *_, ready, inspector = capsys.readouterr().out.splitlines()
+    assert ready.startswith("Ready in ")
+    assert inspector == "Inspector: http://127.0.0.1:9999"
 
 
 def test_the_start_is_recorded_in_phases_that_touch(engine: FakeEngine, listener: socket.socket) -> None:

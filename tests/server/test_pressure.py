@@ -1,5 +1,6 @@
 """The ladder of measures: what is refused at which pressure, and how it is lifted again."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -49,6 +50,26 @@ def test_a_measure_stays_until_the_pressure_is_well_below() -> None:
         measures.append(pressure.measure)
     low, many = Measure.LOW_PRIORITY, Measure.MANY
     assert measures == [Measure.ALL] * 3 + [low, low, many, many, Measure.NOTHING, Measure.NOTHING, many]
+
+
+def test_the_log_tells_of_a_measure_and_its_relief_at_a_bounded_rate(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "vllm_obs.server.pressure")
+    now = 100.0
+    pressure = Pressure(lambda: now)
+    for value in (0.8, 0.9, 0.5, 0.9, 0.5, 0.9, 1.0, 0.5, 0.9, 0.9):
+        now += 1.0
+        pressure.take({"queue": value})
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
+        "pressure is 0.80",
+        "pressure is 0.90",
+        "pressure is 0.50",
+        "pressure is 1.00",
+        "pressure is 0.50",
+    ]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2 + ["INFO", "WARNING", "INFO"]
+    now = 117.0
+    pressure.take({"queue": 0.9})
+    assert caplog.records[-1].getMessage().startswith("pressure is 0.90 (queue): requests of low priority")
 
 
 def test_the_worst_source_is_named_and_no_value_is_over_one() -> None:

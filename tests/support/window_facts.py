@@ -14,7 +14,7 @@ DESCRIBED = EngineDescribed(
 )
 
 
-def minute(described: EngineDescribed = DESCRIBED, **sums: float) -> WindowFacts:
+def minute(described: EngineDescribed | None = DESCRIBED, **sums: float) -> WindowFacts:
     """1000 steps in 60 s, all of it steps, with 10 that run on 300 blocks and 5 that wait, 100 tokens a step.
 
     Sums that end in `_ns` are given in seconds. While a condition holds it is as it always is.

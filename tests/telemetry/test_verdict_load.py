@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 from window_facts import DESCRIBED, S, minute, only
 
+from vllm_obs.telemetry.verdict_findings import findings_of
 from vllm_obs.telemetry.verdict_load import kv_pressure, long_prefill, max_num_seqs, preemption_storm, token_budget
+from vllm_obs.telemetry.verdict_words import verdict_document
 
 STORM = {"preempted": 90.0, "preempted_wait_ns": 30.0, "preempted_waiting_ns": 180.0, "storm_ns": 36.0}
 RULES = (kv_pressure, preemption_storm, token_budget, max_num_seqs, long_prefill)
@@ -154,3 +156,13 @@ def test_very_long_prompts() -> None:
     unknown = only(long_prefill(minute(**sums)))
     assert unknown.says.endswith("a token takes 90 ms beside them.")
     assert long_prefill(minute(**sums, decode_steps=800, decode_ns=60)) is None
+
+
+def test_limits_that_nobody_knows_are_not_advised_on() -> None:
+    facts = minute(None, seqs_ns=60, kv_ns=60, budget_ns=60, preempted=50)
+    assert findings_of(facts) == []
+    document = verdict_document("1m", [facts], [], [])
+    assert document["word"] == "cannot_tell"
+    assert document["says"] == (
+        "Cannot tell: what limits engine 0 has is not known: the record in which it told was lost."
+    )

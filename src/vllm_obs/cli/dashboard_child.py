@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import threading
 from dataclasses import asdict, dataclass
 
 from vllm_obs.cli.listener import bind_or_free, bind_port, shown_host
@@ -55,9 +56,27 @@ class DashboardChild:
     """The process that serves the pages. It ends with this one; that it ends alone does not matter to serving."""
 
     def __init__(self, options: DashboardOptions) -> None:
+        self._lock = threading.Lock()
+        self._address = ""
+        self._is_due = False
         self._child: Child = spawn(MODULE, TITLE, {"options": asdict(options), "root_pid": os.getpid()})
-        self._child.on_message(SERVING, lambda address: print(f"Pages: {address}", flush=True))
+        self._child.on_message(SERVING, self._serves)
         self._child.on_exit(self._ended)
+
+    def tell_address(self) -> None:
+        """The server is ready: print where the pages are, as soon as they are served."""
+        with self._lock:
+            self._is_due = True
+            self._print()
+
+    def _serves(self, address: str) -> None:
+        with self._lock:
+            self._address = address
+            self._print()
+
+    def _print(self) -> None:
+        if self._is_due and self._address:
+            print(f"Pages: {self._address}", flush=True)
 
     def stop(self) -> None:
         """End it within seconds; idempotent."""

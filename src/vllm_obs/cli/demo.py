@@ -48,7 +48,8 @@ def main(argv: list[str]) -> int:
         try:
             from vllm_obs.server.serve import run
 
-            code = run(config, server_config(options), listener, started_at)
+            tell_pages = pages.tell_address if pages is not None else lambda: None
+            code = run(config, server_config(options), listener, started_at, tell_pages)
         finally:
             load.stop()
             if pages is not None:

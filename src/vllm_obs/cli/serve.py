@@ -3,7 +3,7 @@
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -63,19 +63,19 @@ def main(argv: list[str]) -> int:
             print(f"vllm-obs: {doubt}", file=sys.stderr, flush=True)
         from vllm_obs.server.serve import run
 
-        with _pages(values):
-            return run(config, server, listener, started_at)
+        with _pages(values) as tell_pages:
+            return run(config, server, listener, started_at, tell_pages)
 
 
 @contextmanager
-def _pages(values: dict[str, Any]) -> Iterator[None]:
-    """The inspector's pages beside the server, if they are wanted."""
+def _pages(values: dict[str, Any]) -> Iterator[Callable[[], None]]:
+    """The inspector's pages beside the server, if they are wanted; gives what lets their address be told."""
     if not values.get("dashboard"):
-        yield
+        yield lambda: None
         return
     pages = DashboardChild(dashboard_options(values))
     try:
-        yield
+        yield pages.tell_address
     finally:
         pages.stop()
 

@@ -5,18 +5,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from vllm_obs.cli.top_cells import DIM, GREEN, RED, RESET, YELLOW
+from vllm_obs.telemetry.verdict_names import CANNOT_TELL, STATES
 
 MAX_HEADLINES = 3
 _COLOURS = {"none": GREEN, "warning": YELLOW, "severe": RED}
-_QUIET = "cannot_tell"
 
 
 def verdict_lines(verdict: dict[str, Any], columns: int) -> Iterator[str]:
-    """The headline, in colour by how bad it is; nothing where no verdict was asked for."""
+    """The headline with its window, in colour by how bad it is; nothing where no verdict was asked for."""
     if not verdict:
         return
-    colour = DIM if verdict["word"] == _QUIET else _COLOURS.get(verdict["severity"], YELLOW)
-    says = textwrap.wrap(verdict["says"], max(20, columns), max_lines=MAX_HEADLINES, placeholder=" …")
+    colour = DIM if verdict["word"] == CANNOT_TELL else _COLOURS.get(verdict["severity"], YELLOW)
+    is_of_window = verdict["word"] not in (CANNOT_TELL, *STATES)
+    window = f"In the last {verdict['window_seconds']} s: " if is_of_window else ""
+    says = textwrap.wrap(window + verdict["says"], max(20, columns), max_lines=MAX_HEADLINES, placeholder=" …")
     yield from (f"{colour}{line}{RESET}" for line in says)
 
 

@@ -1,5 +1,6 @@
 """What a front end knows of the engine's queue: never less than the engine, and told as soon as it is less."""
 
+import logging
 import tracemalloc
 
 import pytest
@@ -59,6 +60,44 @@ def test_more_than_run_and_wait_are_refused(front: Front) -> None:
     assert refusal.reason == "overloaded"
     assert len(front.queue) == 2
     assert front.queue.fill == 1.0
+
+
+def test_those_that_the_next_step_takes_are_not_told_as_waiting() -> None:
+    front = Front(LIMITS._replace(max_num_seqs=4))
+    front.send(*"abcdef")
+    assert str(front.refusal("g")) == "2 sequences wait to be run; at most 2 may"
+    told = "with this request 4 sequences would wait to be run; at most 2 may"
+    assert str(front.refusal("g", "h")) == told
+    with pytest.raises(OverloadedError, match=told):
+        front.queue.place().grow_to(2)
+
+
+def test_the_log_tells_once_that_requests_are_refused_and_once_that_it_is_over(
+    front: Front, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "vllm_obs.engine.frontend.refusal_notice")
+    for number in range(32):
+        front.now = number * S
+        front.refusal("d")
+    front.now += 10 * S
+    front.queue.tell_relief()  # it is full still
+    front.open.discard("a")
+    front.begin("b")
+    front.queue.tell_relief()
+    front.queue.tell_relief()
+    front.send("d")
+    front.refusal("e")
+    front.begin("c")
+    front.now += 9 * S
+    front.queue.tell_relief()  # it may be full again at any moment
+    front.queue.clear()
+    full = "the queue is full (2 sequences wait to be run; at most 2 may): new requests are refused"
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", full),
+        ("INFO", "the queue refuses no more; 32 request(s) were refused in 31.0 s"),
+        ("WARNING", full),
+        ("INFO", "the queue refuses no more; 1 request(s) were refused in 0.0 s"),
+    ]
 
 
 def test_room_is_there_when_the_engine_tells_of_a_first_step(front: Front) -> None:
@@ -137,9 +176,16 @@ def test_tokens_are_refused_by_their_own_word() -> None:
     front = Front(LIMITS._replace(max_num_tokens=50))
     front.send("a")
     front.begin("a")
+    front.send("b", num_tokens=50)
+    with pytest.raises(OverloadedError, match="50 prompt tokens wait to be run; at most 50 may"):
+        front.queue.place().look()
+    front.queue.saw(step_outputs(Row("b", [], 3, error=("overloaded", "full"))))
     front.send("b", num_tokens=40)
     refusal = front.refusal("c", num_tokens=20)
-    assert (refusal.reason, str(refusal)) == ("too_many_queued_tokens", "40 prompt tokens wait; at most 50 may")
+    assert (refusal.reason, str(refusal)) == (
+        "too_many_queued_tokens",
+        "with this request 60 prompt tokens would wait to be run; at most 50 may",
+    )
     assert front.queue.fill == 0.8
 
 
