@@ -9,7 +9,7 @@ from vllm_obs.engine.structured.compiler import GrammarCompiler
 from vllm_obs.engine.structured.params import StructuredOutputsParams
 from vllm_obs.engine.structured.token_table import token_table
 
-CHECK_SECONDS = 2.0
+CHECK_SECONDS = 4.0
 
 
 class GrammarCheck:

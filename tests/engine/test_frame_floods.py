@@ -193,7 +193,7 @@ def test_a_client_that_never_reads_is_cut_off_and_told_once_it_does(busy_peer: E
         for name, ending in zip(outputs.request_ids, outputs.finish_reasons, strict=True):
             if ending >= 0:
                 endings.setdefault(name, ending)
-    assert set(endings.values()) == {FinishReason.LENGTH, FinishReason.ERROR}
+    assert {FinishReason.ERROR} <= set(endings.values()) <= {FinishReason.LENGTH, FinishReason.ERROR}
     assert reasons == {"stalled"}
     peer.ping()
     assert len(run_one(peer, "heard")[0]) == NUM_TOKENS

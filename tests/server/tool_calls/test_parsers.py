@@ -7,7 +7,7 @@ from keyword import iskeyword
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vllm_obs.server.tool_calls.events import Event, ParsedCall, ParsedReply, Tool, joined
@@ -132,6 +132,7 @@ FORMS: dict[str, Callable[[dict[str, Any]], str]] = {
 ARGUMENT_NAMES = st.text("abcdefg", min_size=1, max_size=4).filter(lambda name: not iskeyword(name))
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     form=st.sampled_from(list(FORMS)),
     arguments=st.dictionaries(ARGUMENT_NAMES, JSON, max_size=3),
