@@ -4,9 +4,7 @@ import contextlib
 import http.client
 import json
 import re
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -39,14 +37,6 @@ TWO_RANKS = (
     "--model-loader-extra-config",
     '{"num_ranks": 2, "base_seconds": 0.01}',
 )
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    """A short place for run directories: a socket's path has 107 bytes at most."""
-    path = Path(tempfile.mkdtemp(prefix="vo-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -5,11 +5,9 @@ import contextlib
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -37,14 +35,6 @@ STAGES = {"receive", "tokenize", "submit", "queue", "prefill", "decode"}
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return tiny_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    """A short place for run directories: a socket's path has 107 bytes at most."""
-    path = Path(tempfile.mkdtemp(prefix="vo-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
