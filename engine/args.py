@@ -17,6 +17,7 @@ from vllm_obs.engine.config import (
 )
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import ENGINE_FLAGS
+from vllm_obs.engine.parallel_checks import check_parallel
 
 MAX_BLOCK_SIZE = 256
 MAX_TEMPLATE_BYTES = 1 << 20
@@ -53,7 +54,15 @@ class EngineArgs:
     override_pooler_config: dict[str, Any] | None = None
     seed: int = 0
     device: str = "auto"
-    distributed_executor_backend: str = "uni"
+    distributed_executor_backend: str | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    data_parallel_rank: int | None = None
+    nnodes: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29501
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
     kv_cache_memory_bytes: int | None = None
@@ -101,18 +110,16 @@ class EngineArgs:
             pooling=overridden(source.pooling, pooler_config),
         )
         whole = replace(self, enable_chunked_prefill=False, enable_prefix_caching=False) if is_encoder else self
+        parallel = self._parallel(num_ranks)
+        check_parallel(parallel, source.architecture)
         return VllmConfig(
-            model,
-            whole._cache(),
-            whole._scheduler(device, max_model_len),
-            self._parallel(num_ranks),
-            self._observability(),
+            model, whole._cache(), whole._scheduler(device, max_model_len), parallel, self._observability()
         )
 
     def _check(self) -> None:
         for flag in ENGINE_FLAGS:
             value = getattr(self, flag.name)
-            if flag.choices and value not in flag.choices:
+            if flag.choices and value is not None and value not in flag.choices:
                 raise ConfigError(f"{flag.option} {value!s:.64} is not one of {', '.join(flag.choices)}")
         for name, (least, most) in _BOUNDS.items():
             _check_bounds(name, getattr(self, name), least, most)
@@ -159,8 +166,21 @@ class EngineArgs:
             max_num_queued_tokens=self.max_num_queued_tokens,
         )
 
-    def _parallel(self, num_ranks: int) -> ParallelConfig:
-        return ParallelConfig(cast(Literal["uni", "mp"], self.distributed_executor_backend), num_ranks)
+    def _parallel(self, num_synthetic_ranks: int) -> ParallelConfig:
+        world_size = max(num_synthetic_ranks, self.tensor_parallel_size * self.pipeline_parallel_size)
+        backend = self.distributed_executor_backend or ("uni" if world_size == 1 else "mp")
+        return ParallelConfig(
+            distributed_executor_backend=cast(Literal["uni", "mp", "ray"], backend),
+            world_size=world_size,
+            tensor_parallel_size=self.tensor_parallel_size,
+            pipeline_parallel_size=self.pipeline_parallel_size,
+            data_parallel_size=self.data_parallel_size,
+            data_parallel_rank=self.data_parallel_rank,
+            nnodes=self.nnodes,
+            node_rank=self.node_rank,
+            master_addr=self.master_addr,
+            master_port=self.master_port,
+        )
 
     def _synthetic(self) -> tuple[dict[str, Any], int]:
         """The fields of StepTimeModel that were given, and how many ranks there are."""
@@ -170,7 +190,7 @@ class EngineArgs:
             return {}, 1
         from vllm_obs.engine.synthetic.settings import read_settings
 
-        return read_settings(self.model_loader_extra_config or {}, self.distributed_executor_backend)
+        return read_settings(self.model_loader_extra_config or {}, self.distributed_executor_backend or "uni")
 
     def _observability(self) -> ObservabilityConfig:
         return ObservabilityConfig(
@@ -192,6 +212,13 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "stream_interval": (1, 1 << 16),
     "max_num_queued_reqs": (0, 1 << 16),
     "max_num_queued_tokens": (1, 1 << 30),
+    "tensor_parallel_size": (1, 64),
+    "pipeline_parallel_size": (1, 64),
+    "data_parallel_size": (1, 64),
+    "data_parallel_rank": (0, 63),
+    "nnodes": (1, 64),
+    "node_rank": (0, 63),
+    "master_port": (1, 65535),
 }
 
 

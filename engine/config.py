@@ -128,11 +128,29 @@ class SchedulerConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """How many workers and how they are reached."""
+    """How many workers and engines there are and how workers are reached.
 
-    distributed_executor_backend: Literal["uni", "mp"] = "uni"
+    Of an engine's `world_size` ranks, `stage * tensor_parallel_size + shard` is a shard of a pipeline stage
+    (a synthetic engine's are neither). `data_parallel_rank` is this server's own engine among
+    `data_parallel_size` where somebody else balances between servers; None where this server owns them all.
+    Ranks are spread over `nnodes` hosts in equal runs, and `node_rank` 0, at `master_addr`, has the engine.
+    """
+
+    distributed_executor_backend: Literal["uni", "mp", "ray"] = "uni"
     world_size: int = 1
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    data_parallel_rank: int | None = None
+    nnodes: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29501
+
+    @property
+    def output_rank(self) -> int:
+        """The rank whose replies are the step's: the first shard of the last stage."""
+        return (self.pipeline_parallel_size - 1) * self.tensor_parallel_size
 
 
 @dataclass(frozen=True)
