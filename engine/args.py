@@ -21,6 +21,7 @@ from vllm_obs.engine.parallel_checks import check_parallel
 
 MAX_BLOCK_SIZE = 256
 MAX_TEMPLATE_BYTES = 1 << 20
+MAX_NODE_TIMEOUT_SECONDS = 86_400
 SERVED_MAX_NUM_QUEUED_REQS = 2048
 """A server's default: as many sequences as one request may have, so that an idle server takes each request."""
 DEFAULT_MAX_NUM_SEQS: dict[Device, int] = {"cpu": 64, "cuda": 256}
@@ -52,6 +53,8 @@ class EngineArgs:
     chat_template: str | None = None
     pooler_config: dict[str, Any] | None = None
     override_pooler_config: dict[str, Any] | None = None
+    generation_config: str = "auto"
+    override_generation_config: dict[str, Any] | None = None
     seed: int = 0
     device: str = "auto"
     distributed_executor_backend: str | None = None
@@ -59,10 +62,13 @@ class EngineArgs:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     data_parallel_rank: int | None = None
+    data_parallel_balancer: str = "least-loaded"
     nnodes: int = 1
     node_rank: int = 0
     master_addr: str = "127.0.0.1"
     master_port: int = 29501
+    cluster_key_file: str | None = None
+    node_timeout: float = 300.0
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
     kv_cache_memory_bytes: int | None = None
@@ -82,6 +88,7 @@ class EngineArgs:
     def create_engine_config(self) -> VllmConfig:
         """Check everything, find the model, and freeze it. Raises ConfigError, one line, number and limit."""
         # Imported here: --help needs the flags only.
+        from vllm_obs.engine.generation_defaults import generation_config
         from vllm_obs.engine.model.source import ModelSource, resolve_model, resolve_tokenizer
         from vllm_obs.engine.pooling.override import overridden
 
@@ -108,10 +115,17 @@ class EngineArgs:
             max_logprobs=self._max_logprobs(source.architecture.vocab_size),
             synthetic_step_time=step_time,
             pooling=overridden(source.pooling, pooler_config),
+            generation=generation_config(
+                self.generation_config, source.path, self.override_generation_config or {}
+            ),
         )
         whole = replace(self, enable_chunked_prefill=False, enable_prefix_caching=False) if is_encoder else self
         parallel = self._parallel(num_ranks)
         check_parallel(parallel, source.architecture)
+        if parallel.nnodes > 1:
+            from vllm_obs.engine.nodes.cluster_key import read_cluster_key
+
+            read_cluster_key(parallel.cluster_key_file)
         return VllmConfig(
             model, whole._cache(), whole._scheduler(device, max_model_len), parallel, self._observability()
         )
@@ -123,6 +137,9 @@ class EngineArgs:
                 raise ConfigError(f"{flag.option} {value!s:.64} is not one of {', '.join(flag.choices)}")
         for name, (least, most) in _BOUNDS.items():
             _check_bounds(name, getattr(self, name), least, most)
+        if not 1 <= self.node_timeout <= MAX_NODE_TIMEOUT_SECONDS:
+            most = MAX_NODE_TIMEOUT_SECONDS
+            raise ConfigError(f"--node-timeout {self.node_timeout:g} is not between 1 and {most} seconds")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(
                 f"--gpu-memory-utilization {self.gpu_memory_utilization} is not above 0 and at most 1"
@@ -176,10 +193,13 @@ class EngineArgs:
             pipeline_parallel_size=self.pipeline_parallel_size,
             data_parallel_size=self.data_parallel_size,
             data_parallel_rank=self.data_parallel_rank,
+            data_parallel_balancer=self.data_parallel_balancer.replace("-", "_"),
             nnodes=self.nnodes,
             node_rank=self.node_rank,
             master_addr=self.master_addr,
             master_port=self.master_port,
+            cluster_key_file=self.cluster_key_file,
+            node_timeout=self.node_timeout,
         )
 
     def _synthetic(self) -> tuple[dict[str, Any], int]:

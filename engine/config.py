@@ -64,6 +64,21 @@ class PoolingConfig:
 
 
 @dataclass(frozen=True)
+class GenerationConfig:
+    """How a request is sampled that does not say; None where the API's own default holds.
+
+    `max_new_tokens` is the most tokens any request gets, whatever it asks for.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """Which model, from where, under which names and in which numbers.
 
@@ -86,6 +101,7 @@ class ModelConfig:
     max_logprobs: int = 20
     synthetic_step_time: dict[str, Any] = field(default_factory=dict)
     pooling: PoolingConfig = PoolingConfig()
+    generation: GenerationConfig = GenerationConfig()
 
     @property
     def is_synthetic(self) -> bool:
@@ -132,8 +148,11 @@ class ParallelConfig:
 
     Of an engine's `world_size` ranks, `stage * tensor_parallel_size + shard` is a shard of a pipeline stage
     (a synthetic engine's are neither). `data_parallel_rank` is this server's own engine among
-    `data_parallel_size` where somebody else balances between servers; None where this server owns them all.
-    Ranks are spread over `nnodes` hosts in equal runs, and `node_rank` 0, at `master_addr`, has the engine.
+    `data_parallel_size` where somebody else balances between servers; None where this server owns them all and
+    `data_parallel_balancer` (`engine/balancer.py`) chooses among them.
+    Ranks are spread over `nnodes` hosts in equal runs, and `node_rank` 0, at `master_addr`, has the engine. Hosts
+    wait `node_timeout` seconds for each other, and trust who has the key in `cluster_key_file` (None: in the
+    environment).
     """
 
     distributed_executor_backend: Literal["uni", "mp", "ray"] = "uni"
@@ -142,10 +161,13 @@ class ParallelConfig:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     data_parallel_rank: int | None = None
+    data_parallel_balancer: str = "least_loaded"
     nnodes: int = 1
     node_rank: int = 0
     master_addr: str = "127.0.0.1"
     master_port: int = 29501
+    cluster_key_file: str | None = None
+    node_timeout: float = 300.0
 
     @property
     def output_rank(self) -> int:
@@ -165,7 +187,10 @@ class ObservabilityConfig:
 
 @dataclass(frozen=True)
 class VllmConfig:
-    """All of it. `run_dir` is this run's own 0700 directory; `generation` counts engine restarts."""
+    """All of it. `run_dir` is this run's own 0700 directory.
+
+    Each engine of a run has its own: `engine_index` says which it is, `generation` counts its restarts.
+    """
 
     model: ModelConfig
     cache: CacheConfig
@@ -174,6 +199,7 @@ class VllmConfig:
     observability: ObservabilityConfig
     run_dir: str = ""
     generation: int = 0
+    engine_index: int = 0
 
 
 def to_wire(config: Any) -> dict[str, Any]:

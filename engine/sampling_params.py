@@ -97,13 +97,15 @@ class SamplingLimits:
     `vocab_size` is the number of ids a request may name: those both the tokenizer and the logits have.
     `max_total_tokens` bounds n times max_tokens, and that times the log-probabilities of each;
     `max_constraint_tokens` the token ids that the sequences' allowed_token_ids, logit_bias and bad_words hold.
-    `cap_max_tokens` cuts max_tokens to what fits (offline) where a server refuses the request. `generates` and
-    `pools` say whether the model makes tokens, and whether it makes vectors of prompts.
+    No request gets more than `max_new_tokens`. `cap_max_tokens` cuts max_tokens to what fits (offline) where a
+    server refuses the request. `generates` and `pools` say whether the model makes tokens, and whether it makes
+    vectors of prompts.
     """
 
     max_model_len: int
     vocab_size: int
     max_logprobs: int = 20
+    max_new_tokens: int | None = None
     max_sequences: int = 1024
     max_stop_strings: int = 64
     max_stop_chars: int = 1024

@@ -14,12 +14,12 @@ from vllm_obs.server.chat_reading import ChatReading
 from vllm_obs.server.chat_reply import ChatShape
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.generation import Call, Generation
+from vllm_obs.server.generation_defaults import parse_generation
 from vllm_obs.server.logprobs import LogprobShapes
 from vllm_obs.server.openapi import describe
 from vllm_obs.server.reply_head import ReplyHead
 from vllm_obs.server.schema_chat import ChatCompletionRequest, TemplateRequest
 from vllm_obs.server.state import ApiServer
-from vllm_obs.server.validation import parse_request
 
 
 def chat_router(api: ApiServer) -> APIRouter:
@@ -30,7 +30,7 @@ def chat_router(api: ApiServer) -> APIRouter:
     async def create_chat_completion(http: Request) -> Response:
         """Answer a conversation."""
         body = await read_body(http.scope, http.receive, api.server.limits)
-        request = await parse_request(ChatCompletionRequest, body, api.server.limits.max_json_depth)
+        request = await parse_generation(ChatCompletionRequest, body, api)
         model = api.served_name(request.model)
         call = Call.of(http.scope, request, model)
         call.check_num_sequences(api, 1, request.n)

@@ -9,13 +9,13 @@ from vllm_obs.server.body import read_body
 from vllm_obs.server.chat_reading import ChatReading
 from vllm_obs.server.chat_reply import ChatShape
 from vllm_obs.server.generation import Call, Generation, Prompt
+from vllm_obs.server.generation_defaults import parse_generation
 from vllm_obs.server.logprobs import LogprobShapes
 from vllm_obs.server.openapi import describe
 from vllm_obs.server.reply_head import ReplyHead
 from vllm_obs.server.routes_chat import encode_messages, prompt_is_messages
 from vllm_obs.server.schema_chat_batch import BatchChatRequest
 from vllm_obs.server.state import ApiServer
-from vllm_obs.server.validation import parse_request
 
 
 def chat_batch_router(api: ApiServer) -> APIRouter:
@@ -26,7 +26,7 @@ def chat_batch_router(api: ApiServer) -> APIRouter:
     async def create_chat_completions(http: Request) -> Response:
         """Answer several conversations; choice `n * conversation + sequence` belongs to that one."""
         body = await read_body(http.scope, http.receive, api.server.limits)
-        request = await parse_request(BatchChatRequest, body, api.server.limits.max_json_depth)
+        request = await parse_generation(BatchChatRequest, body, api)
         model = api.served_name(request.model)
         call = Call.of(http.scope, request, model)
         chats = request.chats()

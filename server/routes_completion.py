@@ -6,12 +6,12 @@ from vllm_obs.server.answer import answer
 from vllm_obs.server.body import read_body
 from vllm_obs.server.completion_reply import CompletionShape
 from vllm_obs.server.generation import Call, Generation, Prompt
+from vllm_obs.server.generation_defaults import parse_generation
 from vllm_obs.server.logprobs import LogprobShapes
 from vllm_obs.server.openapi import describe
 from vllm_obs.server.reply_head import ReplyHead
 from vllm_obs.server.schema_completion import CompletionRequest
 from vllm_obs.server.state import ApiServer
-from vllm_obs.server.validation import parse_request
 
 
 def completion_router(api: ApiServer) -> APIRouter:
@@ -22,7 +22,7 @@ def completion_router(api: ApiServer) -> APIRouter:
     async def create_completion(http: Request) -> Response:
         """Continue text or token ids."""
         body = await read_body(http.scope, http.receive, api.server.limits)
-        request = await parse_request(CompletionRequest, body, api.server.limits.max_json_depth)
+        request = await parse_generation(CompletionRequest, body, api)
         model = api.served_name(request.model)
         head = ReplyHead.of(api, http.scope, "cmpl", "text_completion", model)
         call = Call.of(http.scope, request, model)

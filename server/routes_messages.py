@@ -14,6 +14,7 @@ from vllm_obs.server.chat_reading import ChatReading
 from vllm_obs.server.disconnect import until_disconnect
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.generation import Call, Generation
+from vllm_obs.server.generation_defaults import parse_generation
 from vllm_obs.server.json_reply import JsonReply
 from vllm_obs.server.openapi import describe
 from vllm_obs.server.reply_metrics import ReplyMetrics
@@ -36,7 +37,7 @@ def messages_router(api: ApiServer) -> APIRouter:
     async def create_message(http: Request) -> Response:
         """Answer a conversation."""
         body = await read_body(http.scope, http.receive, api.server.limits)
-        request = await parse_request(MessagesRequest, body, api.server.limits.max_json_depth)
+        request = await parse_generation(MessagesRequest, body, api)
         model = api.served_name(request.model)
         with _own_names():
             chat = as_chat(request)

@@ -11,6 +11,7 @@ from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.server.body import read_body
 from vllm_obs.server.chat_reading import ChatReading
 from vllm_obs.server.generation import Call
+from vllm_obs.server.generation_defaults import parse_generation
 from vllm_obs.server.json_reply import JsonReply
 from vllm_obs.server.openapi import describe
 from vllm_obs.server.routes_chat import encode_messages, prompt_is_messages
@@ -18,7 +19,6 @@ from vllm_obs.server.routes_completion import prompts_of
 from vllm_obs.server.schema_chat import ChatCompletionRequest
 from vllm_obs.server.schema_completion import CompletionRequest
 from vllm_obs.server.state import ApiServer
-from vllm_obs.server.validation import parse_request
 
 NOT_SAMPLING = frozenset({"detokenize", "pooling"})
 """Fields of SamplingParams that no request of these routes can set."""
@@ -32,7 +32,7 @@ def render_router(api: ApiServer) -> APIRouter:
     async def render_completion(http: Request) -> Response:
         """The prompts of a completion as they would run, one object each."""
         body = await read_body(http.scope, http.receive, api.server.limits)
-        request = await parse_request(CompletionRequest, body, api.server.limits.max_json_depth)
+        request = await parse_generation(CompletionRequest, body, api)
         call = Call.of(http.scope, request, api.served_name(request.model))
         call.check_num_sequences(api, len(request.prompt), request.n)
         rendered = []
@@ -47,7 +47,7 @@ def render_router(api: ApiServer) -> APIRouter:
     async def render_chat_completion(http: Request) -> Response:
         """The prompt of a conversation as it would run."""
         body = await read_body(http.scope, http.receive, api.server.limits)
-        request = await parse_request(ChatCompletionRequest, body, api.server.limits.max_json_depth)
+        request = await parse_generation(ChatCompletionRequest, body, api)
         call = Call.of(http.scope, request, api.served_name(request.model))
         call.check_num_sequences(api, 1, request.n)
         params = ChatReading.of(api, request).params(request, api)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from vllm_obs.server.body import read_body
 from vllm_obs.server.errors import ApiError
+from vllm_obs.server.generation_defaults import parse_generation
 from vllm_obs.server.json_reply import JsonReply
 from vllm_obs.server.openapi import describe, errors
 from vllm_obs.server.responses_queries import MAX_PAGE, ItemPage, StreamQuery
@@ -14,7 +15,7 @@ from vllm_obs.server.responses_run import LoggedStream
 from vllm_obs.server.responses_service import Responses, owner_of
 from vllm_obs.server.schema_responses import ResponsesRequest
 from vllm_obs.server.state import ApiServer
-from vllm_obs.server.validation import invalid, parse_request
+from vllm_obs.server.validation import invalid
 
 PATH = "/v1/responses"
 ONE = PATH + "/{response_id}"
@@ -28,7 +29,7 @@ def responses_router(api: ApiServer) -> APIRouter:
 
     async def read(http: Request) -> ResponsesRequest:
         body = await read_body(http.scope, http.receive, api.server.limits)
-        return await parse_request(ResponsesRequest, body, api.server.limits.max_json_depth)
+        return await parse_generation(ResponsesRequest, body, api)
 
     @router.post(PATH, **describe(ResponsesRequest, streams=True))
     async def create_response(http: Request) -> Response:

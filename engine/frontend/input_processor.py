@@ -173,6 +173,7 @@ class InputProcessor:
         room = self.limits.max_model_len - num_prompt_tokens
         if params.max_tokens is not None and params.max_tokens > room and not self.limits.cap_max_tokens:
             raise self._too_long(num_prompt_tokens, params)
+        room = min(room, self.limits.max_new_tokens or room)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         if params.min_tokens > max_tokens:
             raise RequestError(
@@ -260,6 +261,7 @@ def make_limits(
         max_model_len=min(lengths),
         vocab_size=min(tokenizer.vocab_size, config.model.architecture.vocab_size),
         max_logprobs=config.model.max_logprobs,
+        max_new_tokens=config.model.generation.max_new_tokens,
         cap_max_tokens=cap_max_tokens,
         generates=not config.model.architecture.is_encoder,
         pools=not config.model.is_synthetic,

@@ -33,6 +33,7 @@ from vllm_obs.engine.frontend.llm_prompts import (
 )
 from vllm_obs.engine.frontend.outputs import CompletionOutput, RequestOutput
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
+from vllm_obs.engine.generation_defaults import SAMPLING_DEFAULTS
 from vllm_obs.engine.sampling_params import SamplingParams
 
 MakeBar = Callable[..., Any]
@@ -134,7 +135,9 @@ class LLM:
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What a prompt without parameters is sampled with."""
-        return SamplingParams()
+        generation = self.llm_engine.config.model.generation
+        open_fields = {name: getattr(generation, name) for name in SAMPLING_DEFAULTS}
+        return SamplingParams(**{name: value for name, value in open_fields.items() if value is not None})
 
     def shutdown(self) -> None:
         """End the engine; the object is of no use afterwards."""
@@ -159,7 +162,8 @@ class LLM:
         use_tqdm: ProgressBar,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
-        each = params_for_each(sampling_params, len(prompts))
+        given = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        each = params_for_each(given, len(prompts))
         priorities = priorities_for_each(priority, len(prompts))
         ids = [str(self._num_requests + i) for i in range(len(prompts))]
         self._num_requests += len(prompts)

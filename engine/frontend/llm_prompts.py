@@ -19,10 +19,10 @@ def plain_prompts(prompts: Prompts) -> list[Prompt]:
     return [_plain(prompt) for prompt in _listed(prompts)]
 
 
-def params_for_each(params: ParamsOrList, num_prompts: int) -> list[SamplingParams]:
+def params_for_each(params: SamplingParams | Sequence[SamplingParams], num_prompts: int) -> list[SamplingParams]:
     """One set of parameters for each prompt. ValueError when a list's length differs."""
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * num_prompts
+    if isinstance(params, SamplingParams):
+        return [params] * num_prompts
     return _one_each(params, num_prompts, "sampling parameters")
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from bad_start import environment, processes_with, serve_command
+from ends_with_pytest import ends_with_pytest
 from gguf_files import write_gguf
 from serving import free_port
 from tiny_models import TINY_CONFIG, write_model
@@ -100,7 +101,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict
             pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
             env = environment({"VLLM_OBS_RUN_DIR": base})
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env, text=True, **pipes)
-            starts[name] = Start(process, port, [])
+            starts[name] = Start(ends_with_pytest(process), port, [])
         try:
             await_ends(starts)
             yield Path(base), starts

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from bad_start import DEADLINE_SECONDS, assert_one_line, environment, processes_with, serve, serve_command
+from ends_with_pytest import ends_with_pytest
 from serving import free_port
 
 
@@ -16,7 +17,7 @@ from serving import free_port
     ("words", "parts"),
     [
         (["--max-num-seq", "4"], ["--max-num-seq ", "--max-num-seqs"]),
-        (["--tensor-parallel-size", "2"], ["a flag of vLLM that vllm-obs does not have"]),
+        (["--decode-context-parallel-size", "2"], ["a flag of vLLM that vllm-obs does not have"]),
         (["--port", "80x"], ["--port", "'80x' is not a whole number"]),
         (["--otlp-traces-endpoint", "http://[::1:4317"], ["--otlp-traces-endpoint", "'http://[::1:4317'"]),
         (["--config", "/no/such.yaml"], ["/no/such.yaml", "No such file"]),
@@ -44,6 +45,8 @@ def test_of_several_starts_at_one_port_at_once_one_is_up(short_path: Path) -> No
     command = serve_command("--load-format", "synthetic", "--host", "127.0.0.1", "--port", port)
     pipe = subprocess.PIPE
     starts = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env) for _ in range(4)]
+    for start in starts:
+        ends_with_pytest(start)
     try:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while len(ended := [start for start in starts if start.poll() is not None]) < len(starts) - 1:

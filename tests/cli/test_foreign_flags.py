@@ -15,10 +15,10 @@ from vllm_obs.engine.errors import ConfigError
         (["--max-model-length", "1"], "there is no flag --max-model-length (nearest: --max-model-len)"),
         (["--qqqqqqqq"], "there is no flag --qqqqqqqq; see --help"),
         (
-            ["m", "--tensor-parallel-size=2"],
-            "--tensor-parallel-size is a flag of vLLM that vllm-obs does not have; ",
+            ["m", "--decode-context-parallel-size=2"],
+            "--decode-context-parallel-size is a flag of vLLM that vllm-obs does not have; ",
         ),
-        (["-tp", "2"], "-tp is a flag of vLLM that vllm-obs does not have; "),
+        (["-ep"], "-ep is a flag of vLLM that vllm-obs does not have; "),
         (["--no-async-scheduling"], "--no-async-scheduling is a flag of vLLM"),
         (["--no-port"], "there is no flag --no-port"),
         (["--max-model"], "there is no flag --max-model"),
@@ -31,6 +31,10 @@ def test_the_line(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_settings(words)
     assert str(caught.value).startswith(message)
+
+
+def test_vllms_short_names_are_taken_for_the_flags_that_are_here() -> None:
+    assert read_settings(["-tp", "3", "-dp", "2"]) == {"tensor_parallel_size": 3, "data_parallel_size": 2}
 
 
 def test_negative_numbers_are_values() -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ends_with_pytest import ends_with_pytest
 from observer_child import observer_over
 from scripted_run import MODEL, ScriptedRun
 
@@ -98,7 +99,7 @@ def test_what_is_no_span_is_refused(text: str) -> None:
 def replay_of(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A replay process and its address."""
     command = [sys.executable, "-m", "vllm_obs", "replay", str(path), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with ends_with_pytest(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as process:
         try:
             assert process.stdout is not None
             yield process, process.stdout.readline().partition(" at ")[2].partition("/ (")[0]

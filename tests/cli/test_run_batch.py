@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ends_with_pytest import ends_with_pytest
 
 from vllm_obs.cli.main import main
 from vllm_obs.cli.run_batch import BATCH_FLAGS, build_parser, read_settings, server_config
@@ -50,6 +51,7 @@ class Batch:
             stderr=self._stderr,
             env={**os.environ, "VLLM_OBS_RUN_DIR": str(directory / "runs")},
         )
+        ends_with_pytest(self.process)
         assert self.process.stdin is not None
         self.stdin = self.process.stdin
 
@@ -109,14 +111,14 @@ def test_memory_stays_flat_and_ctrl_c_keeps_what_is_answered(batch: Batch) -> No
     assert "3000 lines answered, 0 of them with an error, in " in batch.stderr()
 
 
-def test_standard_streams_hold_lines_alone(tmp_path: Path) -> None:
+def test_standard_streams_hold_lines_alone(short_path: Path) -> None:
     lines = line(1) + b"{}\n" + line(2, "/v1/chat/completions") + line(3)
     done = subprocess.run(
         [sys.executable, "-m", "vllm_obs", "run-batch", "--input-file=-", "--output_file", "-", *SYNTHETIC],
         input=lines,
         capture_output=True,
         timeout=120,
-        env={**os.environ, "VLLM_OBS_RUN_DIR": str(tmp_path), "VLLM_API_KEY": "not asked for"},
+        env={**os.environ, "VLLM_OBS_RUN_DIR": str(short_path), "VLLM_API_KEY": "not asked for"},
         check=False,
     )
     assert done.returncode == 1, done.stderr.decode()

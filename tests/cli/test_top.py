@@ -87,6 +87,9 @@ def test_one_look_as_json(observer: ObserverChild, capsys: pytest.CaptureFixture
     assert main(["top", "--json", "--url", observer.url]) == 0
     look = json.loads(capsys.readouterr().out)
     assert set(look) == {"state", "requests", "quantiles", "processes", "verdict", "url"}
+    ended, so_far = (look["quantiles"]["quantiles"][name] for name in ("queue", "queue_so_far"))
+    assert so_far["num_observed"] == ended["num_observed"] + 1, "the one that waits still"
+    assert so_far["max"] > ended["max"]
     assert look["verdict"]["says"].startswith("Cannot tell: engine 0 has 2 requests")
     assert [request["request_id"] for request in look["requests"]] == ["waits-0-0", "open-0-0"]
 

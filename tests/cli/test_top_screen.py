@@ -80,7 +80,7 @@ def look_of(requests: list[dict[str, Any]], num_observed: int = 9, **state: Any)
     }
     value = 0.1 if num_observed else 0.0
     summary = {"num_observed": num_observed, "p50": value, "p95": value, "p99": value, "max": 4 * value}
-    names = ("ttft", "itl", "e2e", "queue", "step")
+    names = ("ttft", "itl", "e2e", "queue_so_far", "step")
     processes = [process("APIServer_0"), process("EngineCore_DP0"), process("Observer")]
     return Look(whole | state, requests, {"quantiles": dict.fromkeys(names, summary)}, processes)
 

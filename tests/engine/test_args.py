@@ -124,7 +124,7 @@ def test_a_template_is_read_from_its_file(model: str, tmp_path: Path) -> None:
         ({"seed": -1}, "--seed -1"),
         ({"dtype": "fp8"}, "--dtype fp8 is not one of auto, bfloat16"),
         ({"scheduling_policy": "lifo"}, "--scheduling-policy lifo is not one of fcfs, priority"),
-        ({"distributed_executor_backend": "ray"}, "--distributed-executor-backend ray is not one of uni, mp"),
+        ({"distributed_executor_backend": "gloo"}, "--distributed-executor-backend gloo is not one of uni, mp, ray"),
         ({"max_num_seqs": 100, "max_num_batched_tokens": 99}, "99 is less than --max-num-seqs 100"),
         (
             {"enable_chunked_prefill": False, "max_num_batched_tokens": 999},

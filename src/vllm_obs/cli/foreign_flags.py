@@ -11,6 +11,16 @@ VLLM_FLAGS = Path(__file__).with_name("vllm_flags.json")
 """Every flag of `vllm serve` with what comes nearest to it here, and its short names."""
 
 
+def long_names(argv: Sequence[str], options: Sequence[str]) -> list[str]:
+    """The words with vLLM's short names (-tp) of flags that are here written out."""
+    short = json.loads(VLLM_FLAGS.read_text("utf-8"))["short"] if any(map(_is_short, argv)) else {}
+    return [short[word] if short.get(word) in options else word for word in argv]
+
+
+def _is_short(word: str) -> bool:
+    return word.startswith("-") and word[1:2].isalpha()
+
+
 def refuse_unknown(argv: Sequence[str], options: Sequence[str]) -> None:
     """Raise ConfigError for the first flag that is not among the options, with what vLLM knows about it."""
     if flag := _first_unknown(argv, options):
@@ -44,8 +54,6 @@ def _flag_in(word: str) -> str:
 def _vllm_refusal(flag: str, options: Sequence[str]) -> str:
     known = json.loads(VLLM_FLAGS.read_text("utf-8"))
     full = known["short"].get(flag, flag)
-    if full in options:
-        return f"there is no flag {flag}; it is {full} here"
     for name in (full, "--" + full.removeprefix("--no-")):
         if name in known["nearest"] and name not in options:
             near = known["nearest"][name] or "nothing"

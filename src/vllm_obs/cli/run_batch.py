@@ -24,6 +24,7 @@ ABOUT_LISTENING = frozenset(
         "host",
         "port",
         "uds",
+        "api_server_count",
         "api_key",
         "api_key_file",
         "root_path",

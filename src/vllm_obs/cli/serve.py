@@ -9,16 +9,18 @@ from dataclasses import fields
 from typing import Any
 
 from vllm_obs.cli.dashboard_child import DashboardChild, DashboardOptions
-from vllm_obs.cli.foreign_flags import refuse_unknown
+from vllm_obs.cli.foreign_flags import long_names, refuse_unknown
 from vllm_obs.cli.parser import Parser, add_flags
 from vllm_obs.cli.server_flags import SERVER_FLAGS, server_config_from, server_defaults
 from vllm_obs.cli.settings import read_config_file, read_environment
 from vllm_obs.engine.args import SERVED_MAX_NUM_QUEUED_REQS, EngineArgs, engine_args_from
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import ENGINE_FLAGS, Flag, whole_number
+from vllm_obs.server.config import ServerConfig
 from vllm_obs.telemetry.slo_targets import slo_doubt
 
 PROCESS_TITLE = "vllm-obs::APIServer"
+LAUNCHER_TITLE = "vllm-obs::Launcher"
 
 CONFIG_FLAG = Flag("config", "Server", "YAML file with flags as keys; the command line wins.", metavar="FILE")
 MODEL_FLAG = Flag("model", "Model", "The same as MODEL.", metavar="MODEL")
@@ -30,7 +32,8 @@ DASHBOARD_FLAGS = (
     Flag("dashboard_trace_url", "Observability", "Where traces can be read, with {trace_id} in it.",
          metavar="URL"),
 )  # fmt: skip
-SERVE_FLAGS = (MODEL_FLAG, *ENGINE_FLAGS, *SERVER_FLAGS, *DASHBOARD_FLAGS, CONFIG_FLAG)
+HEADLESS_FLAG = Flag("headless", "Parallel", "Serve nothing: run this host's ranks for host 0.", kind="switch")
+SERVE_FLAGS = (MODEL_FLAG, *ENGINE_FLAGS, HEADLESS_FLAG, *SERVER_FLAGS, *DASHBOARD_FLAGS, CONFIG_FLAG)
 
 _USAGE = "vllm-obs serve [MODEL] [FLAGS]"
 _DESCRIPTION = """\
@@ -53,7 +56,9 @@ def main(argv: list[str]) -> int:
     values = read_settings(argv)
     server = server_config_from(values)
     args = engine_args_from({"max_num_queued_reqs": SERVED_MAX_NUM_QUEUED_REQS} | values)
-    _set_title()
+    if values.get("headless") or args.node_rank:
+        return _run_node(args, bool(values.get("headless")))
+    _set_title(PROCESS_TITLE if server.api_server_count == 1 else LAUNCHER_TITLE)
     from vllm_obs.cli.listener import bound_listener
 
     with bound_listener(server) as listener:
@@ -61,10 +66,29 @@ def main(argv: list[str]) -> int:
         _mention_incident()
         if doubt := slo_doubt(server.slo):
             print(f"vllm-obs: {doubt}", file=sys.stderr, flush=True)
-        from vllm_obs.server.serve import run
-
+        run = _main_of(server)
         with _pages(values) as tell_pages:
             return run(config, server, listener, started_at, tell_pages)
+
+
+def _main_of(server: ServerConfig) -> Callable[..., int]:
+    """What runs the server; an API server that is alone needs no launcher."""
+    if server.api_server_count == 1:
+        from vllm_obs.server.serve import run
+
+        return run
+    from vllm_obs.server.serve_many import run_many
+
+    return run_many
+
+
+def _run_node(args: EngineArgs, is_headless: bool) -> int:
+    """This host's ranks for host 0; nothing listens here."""
+    from vllm_obs.engine.nodes.agent_main import check_headless, run_agent
+
+    config = args.create_engine_config()
+    check_headless(config, is_headless)
+    return run_agent(config)
 
 
 @contextmanager
@@ -90,6 +114,7 @@ def _mention_incident() -> None:
 def read_settings(argv: Sequence[str]) -> dict[str, Any]:
     """All settings by name: from the command line, else the environment, else the --config file."""
     parser = build_parser()
+    argv = long_names(argv, parser.options)
     refuse_unknown(argv, parser.options)
     typed = parser.parse(argv)
     model = typed.pop("positional_model", None)
@@ -125,7 +150,7 @@ def flag_defaults() -> dict[str, Any]:
     return {field.name: field.default for field in fields(EngineArgs)} | server_defaults()
 
 
-def _set_title() -> None:
+def _set_title(title: str) -> None:
     from setproctitle import setproctitle
 
-    setproctitle(PROCESS_TITLE)
+    setproctitle(title)

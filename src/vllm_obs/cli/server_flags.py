@@ -19,6 +19,7 @@ from vllm_obs.telemetry.slo_targets import slo_targets, slo_text
 MIN_STALL_SECONDS = 1.0
 """Progress is looked for twice a second, and one layer of a long step may take a while."""
 MAX_RESTARTS = 100
+MAX_API_SERVERS = 64
 TRACE_MODULES = ("model", "worker", "all")
 
 
@@ -39,6 +40,8 @@ SERVER_FLAGS = (
     Flag("host", "Server", "Address to listen on.", default_text="every interface"),
     Flag("port", "Server", "Port to listen on; 0 takes a free one.", parse=whole_number),
     Flag("uds", "Server", "Unix socket to listen on instead of host and port.", metavar="PATH"),
+    Flag("api_server_count", "Server", "How many API servers share the port; with several a launcher owns them.",
+         parse=whole_number, metavar="N"),
     Flag("api_key", "Server", "Keys, one of which each request must carry.", "values", metavar="KEY"),
     Flag("api_key_file", "Server", "File with such keys, one a line, read again when it changes; NAME<tab>KEY "
          "names one's account, and keys with one name share it.",
@@ -156,6 +159,8 @@ def _check(config: ServerConfig) -> None:
         )
     if not 0 <= config.engine_restarts <= MAX_RESTARTS:
         raise ConfigError(f"--engine-restarts {config.engine_restarts} is not between 0 and {MAX_RESTARTS}")
+    if not 1 <= config.api_server_count <= MAX_API_SERVERS:
+        raise ConfigError(f"--api-server-count {config.api_server_count} is not between 1 and {MAX_API_SERVERS}")
     if config.max_log_len is not None and config.max_log_len < 0:
         raise ConfigError(f"--max-log-len {config.max_log_len} is below 0")
     check_tls(config)

@@ -23,7 +23,13 @@ MAX_HEALTH_LINES = 3
 NARROW_COLUMNS = 100
 _COLOURS = {"ok": GREEN, "idle": GREEN, "starting": YELLOW, "recording": YELLOW, "draining": YELLOW}
 _PHASES = ("schedule", "execute", "sample", "update")
-_QUANTILES = (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "end to end"), ("queue", "queue"), ("step", "step"))
+_QUANTILES = (
+    ("ttft", "TTFT"),
+    ("itl", "ITL"),
+    ("e2e", "end to end"),
+    ("queue_so_far", "queue"),
+    ("step", "step"),
+)
 _NUM_SHORT_QUANTILES = 3
 _RATES = (
     ("output_tokens", "output/s", 10),
