@@ -28,7 +28,7 @@ from vllm_obs.engine.request_bounds import RequestBounds
 from vllm_obs.engine.scheduler import Scheduler
 from vllm_obs.engine.scheduler_state import INTERNAL_ERROR
 from vllm_obs.engine.step_planner import ScheduledStep
-from vllm_obs.engine.step_run import StepRun
+from vllm_obs.engine.step_run import Flight, StepRun
 from vllm_obs.engine.structured.grammar_book import GrammarBook
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.recorder import ProcessRecorder
@@ -68,12 +68,13 @@ class EngineCore:
         self._recorder = recorder
         self._records = CoreRecords(recorder)
         self._grammars = grammars or GrammarBook(config.model)
-        self._utilities = CoreUtilities(self.scheduler, CoreProfiles(executor, recorder))
+        self._utilities = CoreUtilities(self.scheduler, CoreProfiles(executor, recorder, config.engine_index))
         self._outputs = OutputCollector()
         self._detours = DetourClock()
         self._queue = CoreQueue(QueueLimits.from_config(config), self.scheduler)
-        self._run = StepRun(executor, self._grammars, recorder, clock)
-        self._step = 0
+        num_in_flight = config.parallel.pipeline_parallel_size
+        self._run = StepRun(executor, self._grammars, recorder, clock, num_in_flight)
+        self._step = self._answered_step = 0
         self._plan: StepPlan | None = None
         self._num_failed_in_a_row = 0
         recorder.record(engine_described(config, capacity, clock()))
@@ -136,6 +137,14 @@ class EngineCore:
         live = self.scheduler.live_requests()
         return [request.request_id for request in live if request.client_index == client_index]
 
+    def forget_client(self, client_index: int) -> int:
+        """A client is gone: end its sequences and keep nothing it was to be told; how many they were."""
+        request_ids = self.live_ids(client_index)
+        generation = self._config.generation
+        self.abort_requests(AbortRequests(client_index, generation, request_ids, int(FinishReason.ABORT)))
+        self._outputs.forget(client_index)
+        return len(request_ids)
+
     def call_utility(self, method: str, args: list[Any]) -> Any:
         """The answer of an allowed utility method; RequestError for any other or for wrong arguments."""
         pause = self.scheduler.pause
@@ -169,12 +178,16 @@ class EngineCore:
         return bool(self._outputs) or self.scheduler.has_work()
 
     def step(self) -> dict[int, EngineCoreOutputs]:
-        """Run one step if there is something to run; what clients must know, by client index (may be empty)."""
+        """Run one step if there is something to run; what clients must know, by client index (may be empty).
+
+        In a pipeline further steps are begun before the oldest, which is the one that ends here, is waited for.
+        """
         if self.scheduler.has_work():
             with self._step_boundary():
-                scheduled = self._schedule()
-                output = self._run.run(scheduled)
-                self._update_from_output(scheduled, output)
+                while scheduled := self._schedule_next():
+                    self._run.start(scheduled)
+                flight, output = self._finish_oldest()
+                self._update_from_output(flight, output)
         return self._take_outputs()
 
     def shutdown(self) -> None:
@@ -190,6 +203,12 @@ class EngineCore:
             raise
         except Exception as error:
             self._fail_step(error)
+
+    def _schedule_next(self) -> ScheduledStep | None:
+        """The next step; None when no other can be under way, or none would have anything to run."""
+        if self._run.is_full or (len(self._run) and not self.scheduler.has_unplanned()):
+            return None
+        return self._schedule()
 
     def _schedule(self) -> ScheduledStep:
         self._recorder.doing(Activity.SCHEDULING)
@@ -215,14 +234,19 @@ class EngineCore:
                     self._outputs.add_scheduled(request)
             self._queue.remove(request_id)
 
-    def _update_from_output(self, scheduled: ScheduledStep, output: ModelRunnerOutput) -> None:
-        plan, constrained = scheduled.plan, scheduled.constrained
+    def _finish_oldest(self) -> tuple[Flight, ModelRunnerOutput]:
+        self._plan = self._run.oldest.plan
+        self._answered_step = self._plan.step
+        return self._run.finish()
+
+    def _update_from_output(self, flight: Flight, output: ModelRunnerOutput) -> None:
+        plan, constrained = flight.plan, flight.scheduled.constrained
         if not plan.num_rows:
             return
         self._recorder.doing(Activity.UPDATING)
         has_broken_rows = any(reason == "internal_error" for _, reason, _ in output.failed)
-        if constrained:
-            self._fail_unmasked(output)
+        if flight.unmasked:
+            self._fail_unmasked(flight, output)
         update = self.scheduler.update_from_output(output)
         if constrained:
             update = self.scheduler.accept_grammars(constrained, update)
@@ -231,16 +255,16 @@ class EngineCore:
         self._outputs.add_tokens(update.requests, update.token_ids, output.logprobs)
         self._records.answered(plan.step, (*self._run.moments, self._clock()), update)
         self._settle(update.requests)
-        self._records.keyframes(plan.step, self.scheduler)
+        self._records.keyframes(self._step, self.scheduler)
         if output.request_ids or output.pooled:
             self._num_failed_in_a_row = 0
         elif has_broken_rows:
             self._count_failure("rows that could not be sampled")
 
-    def _fail_unmasked(self, output: ModelRunnerOutput) -> None:
+    def _fail_unmasked(self, flight: Flight, output: ModelRunnerOutput) -> None:
         """What was sampled without the mask it should have had is not used."""
-        for request_id, error in self._grammars.take_failed():
-            logger.error("request %s has no mask in step %d", request_id, self._step, exc_info=error)
+        for request_id, error in flight.unmasked:
+            logger.error("request %s has no mask in step %d", request_id, flight.plan.step, exc_info=error)
             output.failed.append((request_id, "internal_error", INTERNAL_ERROR))
 
     def _settle(self, requests_with_token: list[Request]) -> None:
@@ -264,13 +288,20 @@ class EngineCore:
             self.scheduler.check()
 
     def _fail_step(self, error: Exception) -> None:
-        """End the batch with an error and go on, unless the books are wrong or this keeps happening."""
-        logger.error("step %d failed", self._step, exc_info=error)
+        """End the batch with an error and go on, unless the books are wrong or this keeps happening.
+
+        The batch of every step under way, that is: none of them is waited for any more.
+        """
+        step = self._answered_step = self._step if self._plan is None else self._plan.step
+        logger.error("step %d failed", step, exc_info=error)
         self.counters.num_failed_steps += 1
+        given_up = [each for each in self._run.give_up() if each != step]
         batch = self.scheduler.fail_batch(self._plan)
         failed_at = self._clock()
         self._detours.failed(failed_at)
-        self._records.failed(self._step, error, failed_at, batch)
+        self._records.failed(step, error, failed_at, batch)
+        for each in given_up:
+            self._records.failed(each, error, failed_at, [])
         self._settle([])
         self.scheduler.check()
         self._count_failure(repr(error), error)
@@ -286,7 +317,7 @@ class EngineCore:
         stamp = OutputStamp(
             engine_index=self.facts.engine_index,
             generation=self._config.generation,
-            step=self._step,
+            step=self._answered_step,
             stats=self.scheduler.stats(),
             sampled_at=self._run.moments[1],
             sent_at=self._clock(),

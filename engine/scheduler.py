@@ -21,7 +21,8 @@ class Scheduler:
     served in rank order, then the waiting queue's head; when blocks run out the last in rank is preempted and
     computed again later. Under fcfs the earliest sequence is therefore never preempted while another runs, so
     each ends. A waiting sequence preempts nobody. Several plans may be in flight: `schedule` may be called
-    again before `update_from_output`, which takes the answers in order.
+    again before `update_from_output`, which takes the answers in order. In a pipeline, whose plans name every
+    token, a sequence sits out while its last token is awaited, and each plan has its share of the rows only.
     """
 
     def __init__(self, config: VllmConfig, num_blocks: int) -> None:
@@ -81,6 +82,20 @@ class Scheduler:
         if state.pause == PauseState.NONE:
             return bool(state.requests)
         return state.pause == PauseState.NO_ADMISSION and bool(state.running)
+
+    def has_unplanned(self) -> bool:
+        """Whether a step planned now, beside those in flight, would probably run something."""
+        state = self._state
+        if state.pause == PauseState.ALL:
+            return False
+        if any(request.num_planned_tokens == request.num_tokens for request in state.running):
+            return True
+        may_admit = state.pause == PauseState.NONE and len(state.running) < state.limits.max_num_seqs
+        return may_admit and bool(state.waiting)
+
+    def is_held(self, request_id: str) -> bool:
+        """Whether a plan in flight keeps blocks that the sequence has no more."""
+        return any(request_id == held_id for step in self._state.in_flight for held_id, _ in step.held)
 
     @property
     def awaits_grammar(self) -> bool:

@@ -25,13 +25,14 @@ def _grammar_of(request: Request) -> Grammar:
 
 
 class SchedulerLimits(NamedTuple):
-    """The limits of one step and of one sequence."""
+    """The limits of one step and of one sequence, and how many steps fill the stages of a pipeline."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
     enable_chunked_prefill: bool
     is_priority_policy: bool
+    num_steps_in_flight: int = 1
 
     @classmethod
     def from_config(cls, config: VllmConfig) -> "SchedulerLimits":
@@ -53,6 +54,7 @@ class SchedulerLimits(NamedTuple):
             max_model_len=max_model_len,
             enable_chunked_prefill=scheduler.enable_chunked_prefill,
             is_priority_policy=scheduler.policy == "priority",
+            num_steps_in_flight=config.parallel.pipeline_parallel_size,
         )
 
 
@@ -102,6 +104,15 @@ class SchedulerState:
     def num_held_blocks(self) -> int:
         """Blocks that come back when the plans in flight have answered (shared ones counted too)."""
         return sum(len(table) for step in self.in_flight for _, table in step.held)
+
+    def in_flight_ids(self) -> set[str]:
+        """The sequences that a plan in flight runs, without those that have left it."""
+        return {
+            request.request_id
+            for step in self.in_flight
+            for request in step.requests
+            if request.request_id not in step.dropped
+        }
 
     def add(self, request: Request) -> None:
         """Queue a new sequence; its id must not be live."""

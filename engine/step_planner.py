@@ -55,6 +55,9 @@ class StepPlanner:
         self._state = state
         self._kv_cache = state.kv_cache
         self._budget = state.limits.max_num_batched_tokens
+        self._is_pipelined = state.limits.num_steps_in_flight > 1
+        self._max_rows = self._share_of_rows() if self._is_pipelined else state.limits.max_num_seqs
+        self._busy_ids = state.in_flight_ids() if self._is_pipelined else set()
         self._decisions = StepDecisions()
         self._step = step
         self._admitted: list[Request] = []
@@ -73,7 +76,7 @@ class StepPlanner:
             state.queue_ready()
             self._decisions.grammar_ids = list(state.unready)
         if state.pause == PauseState.ALL:
-            self._decisions.leave_out(state.running, "paused")
+            self._leave_out(state.running, "paused")
         else:
             self._plan_running()
         self._plan_waiting()
@@ -119,10 +122,13 @@ class StepPlanner:
         rows, row_blocks = self._running, self._running_new_blocks
         row_computed, row_tokens = self._running_num_computed, self._running_num_tokens
         failed: list[tuple[Request, Exception]] = []
+        is_pipelined = self._is_pipelined
         for request in running:
             if not budget:
-                self._decisions.leave_out(running[running.index(request) :], "token_budget")
+                self._leave_out(running[running.index(request) :], "token_budget")
                 break
+            if is_pipelined and self._sits_out(request):
+                continue
             num_planned, num_computed = request.num_planned_tokens, request.num_computed_tokens
             if in_flight and num_planned >= request.max_num_tokens:
                 self._decisions.leave_out([request], "step_in_progress")
@@ -149,6 +155,27 @@ class StepPlanner:
         for request, cause in failed:
             self._state.fail_on(request, cause)
 
+    def _share_of_rows(self) -> int:
+        """How many rows a step has, so that as many steps as the pipeline has stages have all of them."""
+        state = self._state
+        num_rows = min(len(state.running) + len(state.waiting), state.limits.max_num_seqs)
+        return max(1, -(-num_rows // state.limits.num_steps_in_flight))
+
+    def _sits_out(self, request: Request) -> bool:
+        """Whether its last token is still being made, by a step in flight, or it is left for the next step."""
+        if request.num_planned_tokens > request.num_tokens:
+            return True
+        if len(self._running) < self._max_rows:
+            return False
+        self._leave_out([request], "step_in_progress")
+        return True
+
+    def _leave_out(self, requests: list[Request], reason: WaitReason) -> None:
+        """Write the reason, but of those that a step in flight runs: in a pipeline they lose nothing."""
+        if self._busy_ids:
+            requests = [request for request in requests if request.request_id not in self._busy_ids]
+        self._decisions.leave_out(requests, reason)
+
     def _grow(self, request: Request, num_new: int) -> list[int] | None:
         """Blocks for the next tokens, preempting from the tail; None when the sequence itself had to stay out."""
         state, decisions = self._state, self._decisions
@@ -162,7 +189,7 @@ class StepPlanner:
         num_needed = self._kv_cache.num_blocks_for(num_new)
         while (new_blocks := self._kv_cache.allocate_slots(request, num_new)) is None:
             if state.num_held_blocks >= num_needed:
-                decisions.leave_out([request], "kv_blocks")
+                self._leave_out([request], "kv_blocks")
                 return None
             victim = state.running[-1]
             state.preempt(victim)
@@ -194,6 +221,8 @@ class StepPlanner:
             return "priority" if is_victim and state.limits.is_priority_policy else "kv_blocks"
         if len(state.running) >= state.limits.max_num_seqs:
             return "max_num_seqs"
+        if len(self._running) + len(self._admitted) >= self._max_rows:
+            return "step_in_progress"
         return None if self._budget else "token_budget"
 
     def _try_admit(self, request: Request) -> WaitReason | None:

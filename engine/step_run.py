@@ -1,13 +1,15 @@
-"""StepRun: takes one plan through the executor, with the grammar masks made beside the forward pass."""
+"""StepRun: takes plans through the executor, with the grammar masks made beside the forward pass."""
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TypeVar
 
 from vllm_obs.engine.errors import EngineDeadError
 from vllm_obs.engine.executor.interface import Executor
 from vllm_obs.engine.faults import maybe_fault
-from vllm_obs.engine.plan import ModelRunnerOutput
+from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
 from vllm_obs.engine.step_planner import ScheduledStep
 from vllm_obs.engine.structured.grammar_book import GrammarBook
 from vllm_obs.telemetry.activity import Activity
@@ -18,11 +20,32 @@ STEP_DEADLINE_SECONDS = 300.0
 T = TypeVar("T")
 
 
+@dataclass
+class Flight:
+    """A step that was handed to the executor and whose answer was not taken yet."""
+
+    scheduled: ScheduledStep
+    executed: Future[None]
+    sampled: Future[ModelRunnerOutput] | None
+    unmasked: list[tuple[str, Exception]]
+    """Rows whose mask could not be made: they are sampled without one."""
+
+    @property
+    def plan(self) -> StepPlan:
+        """What it runs."""
+        return self.scheduled.plan
+
+
 class StepRun:
-    """Used from the core's thread, one step after the other."""
+    """Used from the core's thread. Up to `max_in_flight` steps are under way; they end in the order they began."""
 
     def __init__(
-        self, executor: Executor, grammars: GrammarBook, recorder: ProcessRecorder, clock: Callable[[], int]
+        self,
+        executor: Executor,
+        grammars: GrammarBook,
+        recorder: ProcessRecorder,
+        clock: Callable[[], int],
+        max_in_flight: int = 1,
     ) -> None:
         self.moments = (0, 0)
         """When the last step was executed, and when it was sampled (monotonic ns)."""
@@ -30,31 +53,63 @@ class StepRun:
         self._grammars = grammars
         self._recorder = recorder
         self._clock = clock
+        self._max_in_flight = max_in_flight
+        self._flights: deque[Flight] = deque()
 
-    def run(self, scheduled: ScheduledStep) -> ModelRunnerOutput:
-        """The step's answer. A plan without rows only releases, and nothing is sampled then.
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one has to end before the next begins. Nothing is worth beginning beside one without rows."""
+        flights = self._flights
+        return len(flights) >= self._max_in_flight or bool(flights and not flights[-1].plan.num_rows)
+
+    @property
+    def oldest(self) -> Flight:
+        """The step that ends next; there must be one."""
+        return self._flights[0]
+
+    def start(self, scheduled: ScheduledStep) -> None:
+        """Hand a step to the executor. A plan without rows only releases, and nothing is sampled then.
 
         Grammar masks are made while the forward pass runs elsewhere, or after one that ran in this thread: on the
-        same cores they would hold up its threads, which wait for each other. EngineDeadError for a step without
-        an answer in time.
+        same cores they would hold up its threads, which wait for each other.
         """
         plan, constrained = scheduled.plan, scheduled.constrained
         self._recorder.doing(Activity.EXECUTING)
         maybe_fault("step")
         executed = self._executor.execute_model(plan)
-        masks = self._grammars.begin_masks(constrained, in_thread=not executed.done()) if constrained else None
-        if not plan.num_rows:
-            _wait_for(executed, plan.step)
-            return ModelRunnerOutput(plan.step, [], [], [], [], [], [])
-        sampled = self._executor.sample_tokens(None if masks is None else _wait_for(masks, plan.step))
-        _wait_for(executed, plan.step)
+        masks: GrammarMasks | None = None
+        unmasked: list[tuple[str, Exception]] = []
+        if constrained:
+            making = self._grammars.begin_masks(constrained, in_thread=not executed.done())
+            masks = _wait_for(making, plan.step)
+            unmasked = self._grammars.take_failed()
+        sampled = self._executor.sample_tokens(masks) if plan.num_rows else None
+        self._flights.append(Flight(scheduled, executed, sampled, unmasked))
+
+    def finish(self) -> tuple[Flight, ModelRunnerOutput]:
+        """The oldest step and its answer, waiting for that. EngineDeadError for one without an answer in time."""
+        flight = self._flights.popleft()
+        step = flight.plan.step
+        self._recorder.doing(Activity.EXECUTING)
+        _wait_for(flight.executed, step)
+        if flight.sampled is None:
+            return flight, ModelRunnerOutput(step, [], [], [], [], [], [])
         executed_at = self._clock()
         self._recorder.advance()
         self._recorder.doing(Activity.SAMPLING)
-        output = _wait_for(sampled, plan.step)
+        output = _wait_for(flight.sampled, step)
         self.moments = (executed_at, self._clock())
         self._recorder.advance()
-        return output
+        return flight, output
+
+    def give_up(self) -> list[int]:
+        """Forget the steps under way: their numbers. Ranks run them to their end, and nobody takes the answers."""
+        steps = [flight.plan.step for flight in self._flights]
+        self._flights.clear()
+        return steps
 
 
 def _wait_for(future: Future[T], step: int) -> T:

@@ -3,31 +3,33 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.attention.kv_cache import BlockedKVCache
-from vllm_obs.engine.kernels.cpu.linear import PackedMatrix
 from vllm_obs.engine.kernels.cpu.program import Kernels, KernelWatch
-from vllm_obs.engine.model.compiled_step import StepPrograms, StepTensors, multiply
+from vllm_obs.engine.model.compiled_step import StepPrograms, StepTensors
 from vllm_obs.engine.model.interface import PagedKVCache, Progress, unwatched
+from vllm_obs.engine.model.linear import Linear
+from vllm_obs.engine.model.stage_ends import Inlet, Outlet
 
 
 @dataclass(frozen=True)
 class CompiledDecoder:
-    """A DecoderModel. What a sequence gets does not depend on its batch, to the bit.
+    """A DecoderModel, or a part of one. What a sequence gets does not depend on its batch, to the bit.
 
-    embedding: (vocab, hidden). rotations: complex64 (max_model_len, head_dim / 2). Keys and values are held in
-    `dtype`, everything between is float32. The cache's block size is the one the kernels were compiled for.
+    rotations: complex64 (max_model_len, head_dim / 2). Keys and values are held in `dtype`, everything between is
+    float32. The cache's block size is the one the kernels were compiled for. The last stage has the `lm_head`, the
+    others an `outlet`.
     """
 
     dtype: torch.dtype
-    embedding: torch.Tensor
+    inlet: Inlet
     rotations: torch.Tensor
     num_layers: int
     programs: StepPrograms
-    lm_head: PackedMatrix
+    lm_head: Linear | None
     kernels: Kernels
+    outlet: Outlet | None = None
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """A zeroed cache of `num_blocks` blocks for all layers; its numbers lie as CacheShape says."""
@@ -50,16 +52,21 @@ class CompiledDecoder:
         kv_cache: PagedKVCache,
         on_layer: Progress = unwatched,
     ) -> torch.Tensor:
-        """Hidden states (R, hidden), normed, float32, at `batch.logits_indices`; see interface.DecoderModel."""
+        """Hidden states (R, hidden), normed, float32, at `batch.logits_indices`; see interface.DecoderModel.
+
+        None (0, hidden) of a stage that hands on its states.
+        """
         assert isinstance(kv_cache, BlockedKVCache)
-        residual = F.embedding(token_ids, self.embedding).float()
+        residual = self.inlet(token_ids)
         step = StepTensors(residual, positions.contiguous(), batch, kv_cache.layers, on_layer)
-        return self.programs.run(step, self.rotations, torch.get_num_threads())
+        states = self.programs.run(step, self.rotations, torch.get_num_threads())
+        return states if self.outlet is None else self.outlet(states)
 
     @torch.inference_mode()
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits (R, vocab) in float32 from hidden states (R, hidden) in float32."""
-        return multiply(self.kernels, hidden, self.lm_head, torch.get_num_threads())
+        """Logits (R, vocab) from hidden states (R, hidden), both float32; (R, 0) but on the first shard."""
+        assert self.lm_head is not None, "the last stage makes logits"
+        return self.lm_head(hidden)
 
     def watch_kernels(self, watch: KernelWatch | None) -> None:
         """Tell this watch what every kernel took from now on; None ends it."""

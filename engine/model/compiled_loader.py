@@ -12,25 +12,31 @@ from vllm_obs.engine.kernels.cpu.linear import PackedMatrix, paired_order
 from vllm_obs.engine.kernels.cpu.linear_tile import UNROLLED, panel_outputs
 from vllm_obs.engine.kernels.cpu.program import Kernels, compiled_kernels
 from vllm_obs.engine.model.compiled_decoder import CompiledDecoder
-from vllm_obs.engine.model.compiled_step import CompiledLayer, StepPrograms
+from vllm_obs.engine.model.compiled_step import CompiledLayer, CompiledLayers, PackedHead, StepPrograms
 from vllm_obs.engine.model.layer_tensors import LayerTensors
+from vllm_obs.engine.model.linear import Linear
 from vllm_obs.engine.model.parallel_load import each_layer
+from vllm_obs.engine.model.peers import ALONE, Place
 from vllm_obs.engine.model.rope import rotation_table
+from vllm_obs.engine.model.sharded import embedding_of, head_of
+from vllm_obs.engine.model.stage_ends import Inlet, ReceivedStates, SentStates
 from vllm_obs.engine.model.tensor_names import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
 from vllm_obs.engine.model.weights import Weights
 from vllm_obs.engine.startup_phases import startup_part
 
 
-def load_compiled(config: VllmConfig, weights: Weights) -> CompiledDecoder | None:
-    """The decoder, or None where this machine or the model's shapes have no compiled kernels."""
+def load_compiled(config: VllmConfig, weights: Weights, place: Place = ALONE) -> CompiledDecoder | None:
+    """The decoder, or a rank's part of it; None where this machine or its shapes have no compiled kernels."""
     machine = this_machine()
-    if machine is None or not _fits(config, weights, machine):
+    shape = place.partition.local(config.model.architecture)
+    if machine is None or not _fits(config, shape, weights, machine):
         return None
-    tensors = LayerTensors(config.model.architecture, weights)
+    tensors = LayerTensors(config.model.architecture, weights, place.partition)
     try:
-        return _load(config, tensors, machine, _FINEST[config.model.dtype])
+        return _load(_Builder(config, tensors, place, machine, _FINEST[config.model.dtype]))
     except _OutOfRangeError:
-        return _load(config, tensors, machine, "bfloat16")
+        # Every rank by itself: what it hands on is float32 whatever it holds.
+        return _load(_Builder(config, tensors, place, machine, "bfloat16"))
 
 
 _FINEST = {"float32": "float32", "float16": "float16", "bfloat16": "float16"}
@@ -43,20 +49,19 @@ class _OutOfRangeError(Exception):
     """A weight is beyond what float16 can hold."""
 
 
-def _load(config: VllmConfig, tensors: LayerTensors, machine: Machine, stored: str) -> CompiledDecoder:
-    shape = _cache_shape(config, stored)
+def _load(builder: "_Builder") -> CompiledDecoder:
+    shape = _cache_shape(builder.config, builder.local, builder.stored_name)
     with ThreadPoolExecutor(1, thread_name_prefix="compile") as pool:
-        kernels = pool.submit(compiled_kernels, machine, shape, stored)
-        return _Builder(config, tensors, machine, getattr(torch, stored)).decoder(kernels)
+        kernels = pool.submit(compiled_kernels, builder.machine, shape, builder.stored_name)
+        return builder.decoder(kernels)
 
 
-def _cache_shape(config: VllmConfig, stored: str) -> CacheShape:
-    model = config.model.architecture
+def _cache_shape(config: VllmConfig, model: ModelArchitecture, stored: str) -> CacheShape:
     return CacheShape(model.num_heads, model.num_kv_heads, model.head_dim, config.cache.block_size, stored)
 
 
-def _fits(config: VllmConfig, weights: Weights, machine: Machine) -> bool:
-    model, shape = config.model.architecture, _cache_shape(config, "float32")
+def _fits(config: VllmConfig, model: ModelArchitecture, weights: Weights, machine: Machine) -> bool:
+    shape = _cache_shape(config, model, "float32")
     biases = {name.rpartition(".")[0].rpartition(".")[2] for name in weights.shapes() if name.endswith(".bias")}
     return (
         config.model.device == "cpu"
@@ -72,8 +77,20 @@ def _fits(config: VllmConfig, weights: Weights, machine: Machine) -> bool:
 class _Builder:
     config: VllmConfig
     tensors: LayerTensors
+    place: Place
     machine: Machine
-    stored: torch.dtype
+    stored_name: str
+
+    @property
+    def stored(self) -> torch.dtype:
+        """What matrices are held in."""
+        dtype: torch.dtype = getattr(torch, self.stored_name)
+        return dtype
+
+    @property
+    def local(self) -> ModelArchitecture:
+        """The shape of what this rank has."""
+        return self.place.partition.local(self._model)
 
     @property
     def _model(self) -> ModelArchitecture:
@@ -81,40 +98,68 @@ class _Builder:
 
     def decoder(self, kernels: "Future[Kernels]") -> CompiledDecoder:
         """All of it; the kernels are compiled meanwhile."""
+        partition, peers = self.place
+        own_layers = partition.layers(self._model)
         with startup_part("pack embedding"):
-            embedding = self._stored(self.tensors.weights.read(EMBEDDING))
-            tied = self._model.tie_word_embeddings
-            head = self._packed(embedding if tied else self.tensors.weights.read(LM_HEAD))
+            inlet, matrix = self._inlet_and_head()
         with startup_part("pack layers"):
-            layers = each_layer(self._layer, self._model.num_layers)
+            layers = each_layer(lambda number: self._layer(own_layers[number]), len(own_layers))
         with startup_part("wait for kernels"):
             compiled = kernels.result()
         return CompiledDecoder(
             dtype=self.stored,
-            embedding=embedding,
+            inlet=inlet,
             rotations=rotation_table(self._model, self.config.model.max_model_len),
-            num_layers=self._model.num_layers,
-            programs=StepPrograms(compiled, layers, self._norm(FINAL_NORM), self._model.rms_norm_eps),
-            lm_head=head,
+            num_layers=len(layers),
+            programs=StepPrograms(
+                compiled,
+                CompiledLayers(
+                    layers,
+                    self._model.rms_norm_eps,
+                    self._norm(FINAL_NORM) if partition.is_last_stage else None,
+                    own_layers.start,
+                    peers if partition.num_shards > 1 else None,
+                ),
+            ),
+            lm_head=self._head(None if matrix is None else PackedHead(compiled, matrix)),
             kernels=compiled,
+            outlet=None if partition.is_last_stage else SentStates(peers),
         )
+
+    def _inlet_and_head(self) -> tuple[Inlet, PackedMatrix | None]:
+        """Where the residual stream comes from, and the matrix of the head, if there are words for it here."""
+        (partition, peers), tensors, is_tied = self.place, self.tensors, self._model.tie_word_embeddings
+        inlet: Inlet = ReceivedStates(self._model.hidden_size, peers)
+        matrix: torch.Tensor | None = None
+        if partition.is_first_stage or (partition.is_last_stage and is_tied):
+            matrix = self._stored(tensors.words(EMBEDDING))
+        if partition.is_first_stage:
+            assert matrix is not None
+            inlet = embedding_of(matrix, self.place, self._model)
+        if partition.is_last_stage and not is_tied:
+            matrix = self._stored(tensors.words(LM_HEAD))
+        if not partition.is_last_stage or matrix is None or not len(matrix):
+            return inlet, None
+        return inlet, PackedMatrix.pack(matrix, self.machine)
+
+    def _head(self, own_words: PackedHead | None) -> Linear | None:
+        return head_of(own_words, self.place, self._model) if self.place.partition.is_last_stage else None
 
     def _layer(self, number: int) -> CompiledLayer:
         prefix, tensors = layer_prefix(number), self.tensors
         matrix, bias = tensors.qkv(prefix + "self_attn.")
         qkv = self._packed(matrix)
-        gates = [prefix + "mlp.gate_proj", prefix + "mlp.up_proj"]
-        pairs = paired_order(self._model.intermediate_size, self.machine)
+        pairs = paired_order(self.local.intermediate_size, self.machine)
         return CompiledLayer(
             input_norm=self._norm(prefix + "input_layernorm.weight"),
             qkv=qkv,
             qkv_bias=None if bias is None else _padded(bias, qkv.padded_outputs),
             query_norm=_float(tensors.head_norm(prefix + "self_attn.q_norm.weight")),
             key_norm=_float(tensors.head_norm(prefix + "self_attn.k_norm.weight")),
-            output=self._packed(tensors.merged([prefix + "self_attn.o_proj"])[0]),
+            output=self._packed(tensors.output(prefix + "self_attn.")[0]),
             post_attention_norm=self._norm(prefix + "post_attention_layernorm.weight"),
-            gate_up=self._packed(tensors.merged(gates, pairs)[0]),
-            down=self._packed(tensors.merged([prefix + "mlp.down_proj"])[0]),
+            gate_up=self._packed(tensors.gate_up(prefix + "mlp.", pairs)[0]),
+            down=self._packed(tensors.down(prefix + "mlp.")[0]),
             window=tensors.window(number) or 0,
         )
 

@@ -13,6 +13,7 @@ from vllm_obs.engine.kernels.cpu.linear_finish import Finish
 from vllm_obs.engine.kernels.cpu.program import LABEL_FIELD, RECORD_FIELDS, Kernel, Kernels, Records
 from vllm_obs.engine.model.interface import Progress, unwatched
 from vllm_obs.engine.model.operator_label import Operator, label
+from vllm_obs.engine.model.peers import Peers
 
 Pieces = npt.NDArray[np.int64]
 
@@ -34,6 +35,20 @@ class CompiledLayer:
     gate_up: PackedMatrix
     down: PackedMatrix
     window: int
+
+
+@dataclass(frozen=True)
+class CompiledLayers:
+    """A model's layers, or those of one stage of it, the first of which has the number `first`.
+
+    Without a `final_norm` the model goes on elsewhere. Where shards share each matrix, `peers` have the others.
+    """
+
+    layers: list[CompiledLayer]
+    eps: float
+    final_norm: torch.Tensor | None
+    first: int = 0
+    peers: Peers | None = None
 
 
 @dataclass(frozen=True)
@@ -63,15 +78,15 @@ _FINISH_OPERATORS = (
 
 
 class StepPrograms:
-    """Runs a model's layers, one program each."""
+    """Runs layers, one program each; where shards share them, up to each sum over the shards."""
 
-    def __init__(
-        self, kernels: Kernels, layers: list[CompiledLayer], final_norm: torch.Tensor, eps: float
-    ) -> None:
+    def __init__(self, kernels: Kernels, compiled: CompiledLayers) -> None:
+        layers, first_layer = compiled.layers, compiled.first
         self._kernels = kernels
         self._layers = layers
-        self._final_norm = final_norm
-        self._eps = int(np.float32(eps).view(np.int32))
+        self._final_norm = compiled.final_norm
+        self._peers = compiled.peers
+        self._eps = int(np.float32(compiled.eps).view(np.int32))
         self._shape = kernels.shape
         self._has_head_norm = layers[0].query_norm is not None
         self._attend_template = np.stack([self._attend_calls(layer) for layer in layers])
@@ -81,26 +96,49 @@ class StepPrograms:
             (self._finish_template, _FINISH_OPERATORS),
         ):
             for number in range(len(layers)):
-                template[number, :, LABEL_FIELD] = [label(operator, number) for operator in operators]
+                labels = [label(operator, first_layer + number) for operator in operators]
+                template[number, :, LABEL_FIELD] = labels
 
     def run(self, step: StepTensors, rotations: torch.Tensor, num_threads: int) -> torch.Tensor:
-        """Normed hidden states at the step's logits indices. `step.residual` is used up."""
-        residual, room = step.residual, _Room(self._layers[0], step.residual)
+        """Normed hidden states at the step's logits indices; all states, as they are, of a stage before the last.
+
+        `step.residual` is used up.
+        """
+        residual, room = step.residual, _Room(self._layers[0], step.residual, self._peers is not None)
         pieces = attention_pieces(step.batch, queries_a_piece(self._kernels.machine, self._shape))
         attend = self._attending(step, room, rotations, pieces)
         finish = self._finishing(residual, room)
-        last = len(self._layers) - 1
-        for number in range(last):
-            self._kernels.run(np.concatenate((attend[number], finish[number])), num_threads)
+        last, final_norm = len(self._layers) - 1, self._final_norm
+        for number in range(last if final_norm is not None else last + 1):
+            self._run_layer(attend[number], finish[number], residual, room, num_threads)
             step.on_layer()
+        if final_norm is None:
+            return residual
         self._kernels.run(attend[last], num_threads)
         step.on_layer()
         chosen = step.batch.logits_indices  # from here on only the rows that are asked for matter
         residual, room.attended = residual.index_select(0, chosen), room.attended.index_select(0, chosen)
         if len(residual):
-            final = np.concatenate((self._finishing(residual, room)[last], self._final_call(residual)))
-            self._kernels.run(final, num_threads)
+            finish_last, final = self._finishing(residual, room)[last], self._final_call(residual, final_norm)
+            if self._peers is None:
+                self._kernels.run(np.concatenate((finish_last, final)), num_threads)
+            else:
+                self._run_layer(finish_last[:0], finish_last, residual, room, num_threads)
+                self._kernels.run(final, num_threads)
         return residual
+
+    def _run_layer(
+        self, attend: Records, finish: Records, residual: torch.Tensor, room: "_Room", num_threads: int
+    ) -> None:
+        if self._peers is None:
+            self._kernels.run(np.concatenate((attend, finish)), num_threads)
+            return
+        assert room.partial is not None
+        partial = room.partial[: len(residual)]
+        self._kernels.run(np.concatenate((attend, finish[:1])), num_threads)
+        residual.add_(self._peers.total(partial))
+        self._kernels.run(finish[1:], num_threads)
+        residual.add_(self._peers.total(partial))
 
     def _attend_calls(self, layer: CompiledLayer) -> Records:
         """A layer up to its attention, with what does not change from step to step."""
@@ -121,12 +159,13 @@ class StepPrograms:
     def _finish_calls(self, layer: CompiledLayer) -> Records:
         """The rest of a layer, likewise."""
         norm = layer.post_attention_norm
+        to_stream = Finish.ADD if self._peers is None else Finish.STORE
         return np.stack(
             [
-                _linear_call(layer.output, Finish.ADD, 0),
+                _linear_call(layer.output, to_stream, 0),
                 _call(Kernel.NORM, {3: norm.data_ptr(), 7: len(norm), 8: 1, 10: self._eps}),
                 _linear_call(layer.gate_up, Finish.SILU_MUL, 0),
-                _linear_call(layer.down, Finish.ADD, 0),
+                _linear_call(layer.down, to_stream, 0),
             ]
         )
 
@@ -155,15 +194,15 @@ class StepPrograms:
 
     def _finishing(self, residual: torch.Tensor, room: "_Room") -> Records:
         calls = self._finish_template.copy()
-        _set_linear(calls[:, 0], room.attended, residual)
+        target = residual if room.partial is None else room.partial
+        _set_linear(calls[:, 0], room.attended, target)
         _set_norm(calls[:, 1], residual, room.normed)
         _set_linear(calls[:, 2], room.normed, room.gated)
-        _set_linear(calls[:, 3], room.gated, residual)
+        _set_linear(calls[:, 3], room.gated, target)
         calls[:, 2:, 7] = len(residual)  # the room may be for more rows
         return calls
 
-    def _final_call(self, residual: torch.Tensor) -> Records:
-        weight = self._final_norm
+    def _final_call(self, residual: torch.Tensor, weight: torch.Tensor) -> Records:
         call = _call(Kernel.NORM, {3: weight.data_ptr(), 7: len(weight), 8: 1, 10: self._eps})[None]
         call[:, LABEL_FIELD] = label(Operator.NORM_FINAL)
         _set_norm(call, residual, residual)
@@ -171,14 +210,29 @@ class StepPrograms:
 
 
 class _Room:
-    """Where a step keeps what passes between kernels; float32, one row a token."""
+    """Where a step keeps what passes between kernels; float32, one row a token.
 
-    def __init__(self, layer: CompiledLayer, residual: torch.Tensor) -> None:
+    `partial` is a shard's part of what is added to the residual stream.
+    """
+
+    def __init__(self, layer: CompiledLayer, residual: torch.Tensor, is_shared: bool = False) -> None:
         num_tokens = len(residual)
         self.normed = torch.empty_like(residual)
+        self.partial = torch.empty_like(residual) if is_shared else None
         self.qkv = residual.new_empty(num_tokens, layer.qkv.padded_outputs)
         self.attended = residual.new_empty(num_tokens, layer.output.num_inputs)
         self.gated = residual.new_empty(num_tokens, layer.down.num_inputs)
+
+
+class PackedHead:
+    """A packed matrix as a product by itself: hidden states (R, hidden) to logits, both float32."""
+
+    def __init__(self, kernels: Kernels, matrix: PackedMatrix) -> None:
+        self._kernels = kernels
+        self._matrix = matrix
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        return multiply(self._kernels, hidden, self._matrix, torch.get_num_threads())
 
 
 def multiply(kernels: Kernels, x: torch.Tensor, matrix: PackedMatrix, num_threads: int) -> torch.Tensor:

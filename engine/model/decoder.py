@@ -1,31 +1,34 @@
-"""The decoder family: embedding, layers over a paged KV cache, final norm and logits."""
+"""The decoder family: embedding, layers over a paged KV cache, final norm and logits, or some of that."""
 
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.attention.kv_cache import BlockedKVCache
 from vllm_obs.engine.attention.step_indices import StepIndexer, StepIndices
 from vllm_obs.engine.config import ModelArchitecture
 from vllm_obs.engine.model.interface import PagedKVCache, Progress, unwatched
-from vllm_obs.engine.model.layers import DecoderLayer, RMSNorm
+from vllm_obs.engine.model.layers import DecoderLayer
 from vllm_obs.engine.model.linear import Linear
 from vllm_obs.engine.model.numerics import Numerics
+from vllm_obs.engine.model.stage_ends import Inlet, Outlet
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A DecoderModel. `rotations` is complex64 (max_model_len, head_dim / 2)."""
+    """A DecoderModel, or what one rank has of it: `architecture` is the shape of that.
+
+    `rotations` is complex64 (max_model_len, head_dim / 2). Without an `lm_head` another stage makes the logits.
+    """
 
     architecture: ModelArchitecture
     numerics: Numerics
-    embedding: torch.Tensor
+    inlet: Inlet
     rotations: torch.Tensor
     layers: list[DecoderLayer]
-    final_norm: RMSNorm
-    lm_head: Linear
+    outlet: Outlet
+    lm_head: Linear | None
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """A zeroed cache of `num_blocks` blocks for all layers."""
@@ -46,12 +49,15 @@ class Decoder:
         kv_cache: PagedKVCache,
         on_layer: Progress = unwatched,
     ) -> torch.Tensor:
-        """Hidden states (R, hidden), normed, float32, at `batch.logits_indices`; see interface.DecoderModel."""
+        """Hidden states (R, hidden), normed, float32, at `batch.logits_indices`; see interface.DecoderModel.
+
+        None (0, hidden) of a stage that hands on its states.
+        """
         assert isinstance(kv_cache, BlockedKVCache)
         indices = self._indices(batch, kv_cache)
         rotations = self.rotations.index_select(0, positions).unsqueeze(1)
-        residual = F.embedding(token_ids, self.embedding).float()
-        last = len(self.layers) - 1
+        residual = self.inlet(token_ids)
+        last = len(self.layers) - 1 if self.lm_head is not None else -1
         for number, (layer, layer_cache) in enumerate(zip(self.layers, kv_cache.layers, strict=True)):
             attended = layer.attend(residual, rotations, layer_cache, indices[layer.attention.window])
             if number == last:  # from here on only the rows that are asked for matter
@@ -60,11 +66,12 @@ class Decoder:
             if len(residual):
                 residual = layer.finish(residual, attended)
             on_layer()
-        return self.final_norm(residual)
+        return self.outlet(residual)
 
     @torch.inference_mode()
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits (R, vocab) in float32 from hidden states (R, hidden)."""
+        """Logits (R, vocab) in float32 from hidden states (R, hidden); (R, 0) but on the first shard."""
+        assert self.lm_head is not None, "the last stage makes logits"
         return self.lm_head(hidden)
 
     def _indices(self, batch: AttentionBatch, cache: BlockedKVCache) -> dict[int | None, StepIndices]:

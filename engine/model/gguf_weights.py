@@ -7,9 +7,10 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from vllm_obs.engine.config import ModelArchitecture
-from vllm_obs.engine.model.gguf_file import GGUFFile
+from vllm_obs.engine.model.gguf_file import BlockType, GGUFFile
 from vllm_obs.engine.model.source import gguf_shapes
 from vllm_obs.engine.model.tensor_names import Shape, gguf_name
+from vllm_obs.engine.model.tensor_part import WHOLE, TensorPart, span
 
 GROUP_SIZE = 32
 """How many neighbours in a row share a scale and an offset in Q4_0 and Q4_1."""
@@ -31,24 +32,41 @@ class GGUFWeights:
     def shapes(self) -> dict[str, Shape]:
         return self._shapes
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, part: TensorPart = WHOLE) -> torch.Tensor:
         tensor = self._file.tensors[gguf_name(name)]
-        raw = self._unpermuted(name, self._file.raw(tensor.name))
-        type_name = tensor.block_type.name
-        if type_name in ("Q4_0", "Q4_1") and len(tensor.shape) == 2:
-            return torch.from_numpy(four_bit_values(raw, type_name))
-        return torch.from_numpy(dequantised(raw, type_name).reshape(tensor.shape))
+        kind, raw = tensor.block_type, self._file.raw(tensor.name)
+        if len(tensor.shape) == 1:
+            num_heads = tensor.shape[0] // self._architecture.head_dim
+            values = dequantised(self._unpermuted(name, raw, num_heads), kind.name)
+            return torch.from_numpy(values[span(part.rows)])
+        raw = raw[span(part.rows)]
+        raw = self._unpermuted(name, raw, len(raw) // self._architecture.head_dim)
+        return torch.from_numpy(_columns(raw, kind, part.columns))
 
-    def _unpermuted(self, name: str, raw: Bytes) -> Bytes:
+    def _unpermuted(self, name: str, raw: Bytes, num_heads: int) -> Bytes:
         """Query and key rows of llama files are stored in interleaved rotary order: put the halves apart again."""
         if not self._architecture.name.startswith(("Llama", "Mistral")):
             return raw
-        num_heads = {"q_proj": self._architecture.num_heads, "k_proj": self._architecture.num_kv_heads}
-        for part, heads in num_heads.items():
-            if f".{part}." in name:
-                rows = raw.reshape(heads, self._architecture.head_dim // 2, 2, -1)
-                return rows.swapaxes(1, 2).reshape(raw.shape)
-        return raw
+        if ".q_proj." not in name and ".k_proj." not in name:
+            return raw
+        rows = raw.reshape(num_heads, self._architecture.head_dim // 2, 2, -1)
+        return rows.swapaxes(1, 2).reshape(raw.shape)
+
+
+def _columns(raw: Bytes, kind: BlockType, columns: range | None) -> npt.NDArray[np.float32]:
+    """The values of a matrix (rows, bytes per row) in those columns; other blocks are not looked at."""
+    if columns is None:
+        return _matrix(raw, kind)
+    first, last = columns.start // kind.num_elements, -(-columns.stop // kind.num_elements)
+    values = _matrix(raw[:, first * kind.num_bytes : last * kind.num_bytes], kind)
+    num_before = columns.start - first * kind.num_elements
+    return np.ascontiguousarray(values[:, num_before : num_before + len(columns)])
+
+
+def _matrix(raw: Bytes, kind: BlockType) -> npt.NDArray[np.float32]:
+    if kind.name in ("Q4_0", "Q4_1"):
+        return four_bit_values(np.ascontiguousarray(raw), kind.name)
+    return dequantised(raw, kind.name).reshape(len(raw), -1)
 
 
 def dequantised(raw: Bytes, type_name: str) -> npt.NDArray[np.float32]:

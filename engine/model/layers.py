@@ -15,15 +15,15 @@ class RMSNorm:
 
     def __init__(self, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> None:
         size = weight.shape[-1]
-        self._weight = weight.float()
-        self._eps = eps
+        self.weight = weight.float()
+        self.eps = eps
         self._dtype = dtype
-        self._scaled_weight = self._weight * size**0.5
+        self._scaled_weight = self.weight * size**0.5
         self._floor = torch.tensor((size * eps) ** 0.5, device=weight.device)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if x.is_cuda:
-            return F.rms_norm(x.float(), self._weight.shape, self._weight, self._eps).to(self._dtype)
+            return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(self._dtype)
         # F.rms_norm is six operations on a CPU. The root of (sum of squares + size * eps) is the hypotenuse over
         # the vector's length and a constant, which makes four.
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 class Linear(Protocol):
     """A fixed matrix (out, in), perhaps with a bias (out,)."""
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, /) -> torch.Tensor:
         """x (T, in) → (T, out), in x's dtype whatever the matrix is held in."""
 
 

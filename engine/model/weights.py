@@ -1,7 +1,7 @@
 """Where a model's tensors come from: one interface over safetensors, GGUF and random numbers."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,6 +12,7 @@ from vllm_obs.engine.model.bert_tensors import bare_names
 from vllm_obs.engine.model.gguf_weights import GGUFWeights
 from vllm_obs.engine.model.safetensors_header import StoredTensor, read_tensor_table
 from vllm_obs.engine.model.tensor_names import Shape, check_tensors, expected_tensors
+from vllm_obs.engine.model.tensor_part import WHOLE, TensorPart, span
 
 
 class Weights(Protocol):
@@ -20,8 +21,8 @@ class Weights(Protocol):
     def shapes(self) -> dict[str, Shape]:
         """The shape of every tensor, by name."""
 
-    def read(self, name: str) -> torch.Tensor:
-        """A tensor in the floating dtype it was stored in (quantised ones: float32)."""
+    def read(self, name: str, part: TensorPart = WHOLE) -> torch.Tensor:
+        """A tensor, or a part of one, in the floating dtype it was stored in (quantised ones: float32)."""
 
 
 def open_weights(model: ModelConfig) -> Weights:
@@ -48,11 +49,14 @@ class SafetensorsWeights:
     def shapes(self) -> dict[str, Shape]:
         return self._shapes
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, part: TensorPart = WHOLE) -> torch.Tensor:
         stored = self._table[name]
         try:
             with safe_open(stored.file, framework="pt") as file:
-                tensor: torch.Tensor = file.get_tensor(stored.name or name)
+                if part == WHOLE:
+                    tensor: torch.Tensor = file.get_tensor(stored.name or name)
+                else:
+                    tensor = _cut(file.get_slice(stored.name or name), part, len(stored.shape))
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"{stored.file}: tensor {name} cannot be read: {error}") from None
         return tensor
@@ -69,9 +73,17 @@ class DummyWeights:
     def shapes(self) -> dict[str, Shape]:
         return self._shapes
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, part: TensorPart = WHOLE) -> torch.Tensor:
         shape = self._shapes[name]
         if name.lower().endswith("norm.weight"):
             return torch.ones(shape)
         generator = torch.Generator().manual_seed((self._seed << 20) + self._numbers[name])
-        return torch.randn(shape, generator=generator).mul_(float(shape[-1]) ** -0.5)
+        whole = torch.randn(shape, generator=generator).mul_(float(shape[-1]) ** -0.5)
+        return whole if part == WHOLE else _cut(whole, part, len(shape))
+
+
+def _cut(tensor: Any, part: TensorPart, num_dimensions: int) -> torch.Tensor:
+    """Part of a tensor, or of one that still lies in its file; a copy, so that no more than the part is kept."""
+    rows, columns = span(part.rows), span(part.columns)
+    found: torch.Tensor = tensor[rows, columns] if num_dimensions == 2 else tensor[rows]
+    return found.clone(memory_format=torch.contiguous_format)

@@ -28,7 +28,10 @@ def cuda_cache_budget(config: VllmConfig, model: DecoderModel) -> int:
 
 @torch.inference_mode()
 def run_largest_step(config: VllmConfig, model: DecoderModel, device: torch.device) -> None:
-    """One prompt chunk of the whole token budget, then logits for every sequence a step can sample."""
+    """One prompt chunk of the whole token budget, then logits for every sequence a step can sample.
+
+    All ranks of a model run it together; only the last stage has hidden states left to make logits of.
+    """
     block_size = config.cache.block_size
     num_tokens = min(config.scheduler.max_num_batched_tokens, config.model.max_model_len)
     num_blocks = -(-num_tokens // block_size)
@@ -44,4 +47,5 @@ def run_largest_step(config: VllmConfig, model: DecoderModel, device: torch.devi
     )
     kv_cache = model.allocate_kv_cache(num_blocks, block_size)
     hidden = model.forward(torch.zeros_like(positions), positions, batch, kv_cache)
-    model.compute_logits(hidden).sort(dim=-1)
+    if len(hidden):
+        model.compute_logits(hidden).sort(dim=-1)

@@ -5,6 +5,7 @@ import logging
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.executor.interface import KVCapacity
+from vllm_obs.engine.worker.placement import placement
 
 logger = logging.getLogger(__name__)
 
@@ -15,12 +16,12 @@ CPU_MAX_FRACTION = 0.5
 
 
 def cpu_cache_budget(config: VllmConfig, free_bytes: int) -> int:
-    """Bytes one rank's cache may take of a host with `free_bytes` free, which all ranks share.
+    """Bytes one rank's cache may take of a host with `free_bytes` free, which all ranks there share.
 
     Unless the user gave a size: the fraction --gpu-memory-utilization of it, at most half, at most 4 GiB.
     """
     cache = config.cache
-    free_bytes //= config.parallel.world_size
+    free_bytes //= placement(config, 0).num_local_ranks
     if cache.kv_cache_memory_bytes is not None or cache.num_gpu_blocks_override is not None:
         return free_bytes
     fraction = min(cache.gpu_memory_utilization, CPU_MAX_FRACTION)

@@ -1,7 +1,7 @@
-"""Runs plans on one device: keeps the input batch, calls the model, samples."""
+"""Runs plans on one device: keeps the input batch, calls the model, samples if that is this rank's part."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -9,12 +9,13 @@ import torch
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.messages import Float32Array, Logprobs
 from vllm_obs.engine.model.interface import DecoderModel, PagedKVCache, Progress, unwatched
+from vllm_obs.engine.model.partition import Partition
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan, WorkerMoments
 from vllm_obs.engine.sampling.choice import best_tokens
 from vllm_obs.engine.sampling.each_row import sample_rows
 from vllm_obs.engine.sampling.logprobs import concatenate, gather_logprobs
 from vllm_obs.engine.sampling.sampler import SampledTokens
-from vllm_obs.engine.worker.input_batch import InputBatch
+from vllm_obs.engine.worker.input_batch import InputBatch, Int64Array
 from vllm_obs.engine.worker.pooler import NOBODYS_TOKEN, Pooler
 from vllm_obs.engine.worker.step_inputs import PromptSpan, StepInputs, prepare
 
@@ -24,7 +25,10 @@ BROKEN_PROMPT = "the model's logits for a token of the prompt are not finite"
 
 
 class ModelRunner:
-    """One model on one device with its paged cache. Calls come in pairs: execute_model, then sample_tokens."""
+    """One model on one device with its paged cache. Calls come in pairs: execute_model, then sample_tokens.
+
+    The model may be a part of one, whose other parts belong to other ranks: each runs every plan, and one samples.
+    """
 
     def __init__(
         self,
@@ -38,6 +42,8 @@ class ModelRunner:
         self.model = model
         self.kv_cache = kv_cache
         self._rank = rank
+        self._is_output_rank = rank == config.parallel.output_rank
+        self._makes_logits = Partition.of_rank(config.parallel, rank).is_last_stage
         self._clock = clock
         self._on_layer = on_layer
         self._device = torch.device(config.model.device)
@@ -84,6 +90,10 @@ class ModelRunner:
         if inputs is not None and hidden is None:
             raise RuntimeError(f"the forward pass of step {plan.step} did not finish")
         begun_at = self._clock()
+        if not self._is_output_rank:
+            if self._makes_logits and inputs is not None and hidden is not None:
+                self._lend_logits(inputs, hidden)
+            return ModelRunnerOutput(plan.step, [], [], [], [], [], [self._moments(begun_at)])
         request_ids: list[str] = []
         sampled = SampledTokens([], [], [])
         prompt_logprobs: list[tuple[str, Logprobs]] = []
@@ -120,7 +130,8 @@ class ModelRunner:
         if not len(rows):
             return [], SampledTokens([], [], [])
         batch = self.input_batch.sampling_batch(rows)
-        sampled = sample_rows(lambda: self.model.compute_logits(hidden[: len(rows)]), batch, masks)
+        sampled_hidden = hidden[: len(rows)]
+        sampled = sample_rows(lambda: self.model.compute_logits(sampled_hidden), batch, masks)
         self.input_batch.note_sampled(rows, sampled.token_ids)
         if not sampled.failed:
             return batch.request_ids, sampled
@@ -131,16 +142,28 @@ class ModelRunner:
     def _prompt_logprobs(self, span: PromptSpan, hidden: torch.Tensor) -> Logprobs | None:
         """Log-probabilities of a span, a bounded slice of its logits at a time; None if any are not finite."""
         parts: list[Logprobs] = []
+        is_finite = True
+        for tokens, logits in self._prompt_logits(span, hidden):  # all of them: other ranks make parts of each
+            if is_finite := is_finite and bool(np.isfinite(best_tokens(logits)[1]).all()):
+                parts.append(gather_logprobs(torch.log_softmax(logits, dim=-1), tokens, span.num_best))
+        return concatenate(parts) if is_finite else None
+
+    def _prompt_logits(self, span: PromptSpan, hidden: torch.Tensor) -> Iterator[tuple[Int64Array, torch.Tensor]]:
+        """The tokens that come next and the logits that they had, a slice at a time."""
         num_positions = max(1, PROMPT_LOGITS_BYTES // (4 * self._vocab_size))
         for start in range(0, len(span.next_token_ids), num_positions):
             tokens = span.next_token_ids[start : start + num_positions].astype(np.int64)
             self._on_layer()  # a long prompt's logits take long: this is progress too
             first = span.hidden_start + start
-            logits = self.model.compute_logits(hidden[first : first + len(tokens)])
-            if not np.isfinite(best_tokens(logits)[1]).all():
-                return None
-            parts.append(gather_logprobs(torch.log_softmax(logits, dim=-1), tokens, span.num_best))
-        return concatenate(parts)
+            yield tokens, self.model.compute_logits(hidden[first : first + len(tokens)])
+
+    def _lend_logits(self, inputs: StepInputs, hidden: torch.Tensor) -> None:
+        """Make this shard's part of all the logits that the output rank asks for, in its order."""
+        for span in inputs.prompt_spans:
+            for _ in self._prompt_logits(span, hidden):
+                pass
+        if len(inputs.sampled_rows):
+            self.model.compute_logits(hidden[: len(inputs.sampled_rows)])
 
     def _moments(self, begun_at: int) -> WorkerMoments:
         return WorkerMoments(

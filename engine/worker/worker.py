@@ -1,6 +1,9 @@
 """One rank: its device, its model, its cache and its runner, in the order they come to life."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -8,20 +11,28 @@ import torch
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.group_setup import ALONE_SETUP, GroupSetup, OutOfStepError, PeerLostError
 from vllm_obs.engine.messages import SamplingSpec
 from vllm_obs.engine.model.interface import DecoderModel, Progress, unwatched
 from vllm_obs.engine.model.loader import load_model
+from vllm_obs.engine.model.partition import Partition
+from vllm_obs.engine.model.peers import ALONE, Place
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, NewRow, StepPlan
 from vllm_obs.engine.profile_captures import CaptureSite, MakeCapture
 from vllm_obs.engine.profile_order import OPERATORS, ProfileOrder
+from vllm_obs.engine.startup_phases import startup_part
 from vllm_obs.engine.worker.device_memory import cuda_cache_budget
-from vllm_obs.engine.worker.host import free_memory_bytes, return_freed_memory, usable_cores
+from vllm_obs.engine.worker.host import free_memory_bytes, return_freed_memory
 from vllm_obs.engine.worker.limit_trials import measure_limits
 from vllm_obs.engine.worker.limits import MachineLimits
 from vllm_obs.engine.worker.memory import cpu_cache_budget
 from vllm_obs.engine.worker.model_runner import ModelRunner
+from vllm_obs.engine.worker.placement import Placement, core_share, placement
 from vllm_obs.engine.worker.profiler import OperatorCapture
 from vllm_obs.telemetry.memory_samples import Ranges
+
+if TYPE_CHECKING:
+    from vllm_obs.engine.worker.process_group import RankGroup
 
 WARM_UP_TOKENS = 32
 
@@ -29,18 +40,28 @@ WARM_UP_TOKENS = 32
 class Worker:
     """What an executor drives: load_model, the two sizes, initialize_cache, warm_up; then steps."""
 
-    def __init__(self, config: VllmConfig, rank: int = 0, on_layer: Progress = unwatched) -> None:
+    def __init__(
+        self,
+        config: VllmConfig,
+        rank: int = 0,
+        on_layer: Progress = unwatched,
+        group: GroupSetup = ALONE_SETUP,
+    ) -> None:
+        """ConfigError where the device that the rank would have is not there."""
         self.config = config
         self.rank = rank
         self._on_layer = on_layer
+        self._group_setup = group
+        self._group: RankGroup | None = None
         self._model: DecoderModel | None = None
         self._runner: ModelRunner | None = None
         self._capture: OperatorCapture | None = None
-        if config.model.device == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("--device cuda: torch finds no CUDA device here")
+        place = placement(config, rank)
+        if config.model.device == "cuda":
+            _take_gpu(place)
         torch.manual_seed(config.model.seed)
         if config.model.device == "cpu":
-            _limit_threads(config.parallel.world_size)
+            _limit_threads(place)
 
     @property
     def model(self) -> DecoderModel:
@@ -55,9 +76,20 @@ class Worker:
         return self._runner
 
     def load_model(self) -> None:
-        """Read the weights. Raises ConfigError when they cannot be used."""
-        self._model = load_model(self.config)
+        """Meet the other ranks and read this one's weights. ConfigError when they cannot be used, StartupError."""
+        place = ALONE
+        if self._group_setup.world_size > 1:
+            with startup_part("meet the other ranks"):
+                place = self._meet()
+        self._model = load_model(self.config, place)
         return_freed_memory()
+
+    def _meet(self) -> Place:
+        from vllm_obs.engine.worker.process_group import RankGroup  # loads torch.distributed
+
+        partition = Partition.of_rank(self.config.parallel, self.rank)
+        self._group = RankGroup(self._group_setup, partition, torch.device(self.config.model.device))
+        return Place(partition, self._group)
 
     def kv_block_bytes(self) -> int:
         """Bytes of one block over all layers."""
@@ -100,7 +132,7 @@ class Worker:
         masks = GrammarMasks(["warm-up"], np.full((1, num_words), -1, np.int32))  # of a grammar that allows all
         for plan in (
             StepPlan(0, [new], [], [], [], [], [num_tokens], []),
-            StepPlan(0, [], ["warm-up"], [[]], [num_tokens], [-1], [1], []),
+            StepPlan(0, [], ["warm-up"], [[]], [num_tokens], [0], [1], []),
             StepPlan(0, [], [], [], [], [], [], ["warm-up"]),
         ):
             self.runner.execute_model(plan)
@@ -136,6 +168,10 @@ class Worker:
             return self._sample(masks)
         return self._sample_captured(masks, self._capture)
 
+    def take_exchange_ns(self) -> int:
+        """How long this rank was in exchanges with others since this was asked last."""
+        return 0 if self._group is None else self._group.take_exchange_ns()
+
     @property
     def profile_kinds(self) -> dict[str, MakeCapture]:
         """The profiles a worker takes of its steps, by kind."""
@@ -144,11 +180,25 @@ class Worker:
     def _execute(self, plan: StepPlan) -> None:
         self.runner.begin(plan)
         maybe_fault("execute_model")
-        self.runner.forward()
+        with self._in_step():
+            self.runner.forward()
 
     def _sample(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
         maybe_fault("sample_tokens")
-        return self.runner.sample_tokens(masks)
+        with self._in_step():
+            return self.runner.sample_tokens(masks)
+
+    @contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """An error in the middle of exchanges leaves the ranks out of step: that ends them, not only the step."""
+        try:
+            yield
+        except (PeerLostError, MemoryError):
+            raise
+        except Exception as error:
+            if self._group is None:
+                raise
+            raise OutOfStepError(f"{type(error).__name__} in the middle of a step") from error
 
     def _execute_captured(self, plan: StepPlan, capture: OperatorCapture) -> None:
         capture.begin_step(plan)
@@ -181,8 +231,18 @@ class Worker:
             torch.cuda.empty_cache()
 
 
-def _limit_threads(num_ranks: int) -> None:
+def _take_gpu(place: Placement) -> None:
+    """Make this rank's GPU the one that "cuda" means in this process. ConfigError when there are too few."""
+    if not torch.cuda.is_available():
+        raise ConfigError("--device cuda: torch finds no CUDA device here")
+    num_devices = torch.cuda.device_count()
+    if num_devices < place.num_local_ranks:
+        raise ConfigError(f"{place.num_local_ranks} ranks of this host need a GPU each; torch finds {num_devices}")
+    torch.cuda.set_device(place.local_rank)
+
+
+def _limit_threads(place: Placement) -> None:
     """Use at most this rank's share of the cores the process may use; OMP_NUM_THREADS, when set, is kept."""
-    share = max(1, usable_cores() // num_ranks)
+    share = core_share(place)
     if "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > share:
         torch.set_num_threads(share)

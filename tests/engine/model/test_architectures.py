@@ -116,7 +116,7 @@ def test_a_step_that_samples_nothing_still_writes_its_keys(tmp_path: Path) -> No
 def test_a_token_that_is_not_a_number_is_seen_in_its_sequence_only(tmp_path: Path) -> None:
     model: Any = load(write_model(tmp_path, TINY_CONFIG | WIDE))
     expected = PagedRunner(model, 2, 32).step({0: [5] * 20})
-    model.embedding[7] = torch.nan
+    model.inlet.weight[7] = torch.nan
     runner = PagedRunner(model, 2, 32)
     found = runner.step({0: [5] * 20, 1: [6, 7, *[5] * 18]})
     assert torch.equal(found[:1], expected)

@@ -15,6 +15,8 @@ def test_half_of_the_free_memory_at_most_and_four_gib_at_most() -> None:
     assert cpu_cache_budget(fake_config(gpu_memory_utilization=0.25), 2 * GIB) == GIB // 2
     assert cpu_cache_budget(fake_config(), 100 * GIB) == 4 * GIB
     assert cpu_cache_budget(fake_config(world_size=2), 2 * GIB) == GIB // 2
+    assert cpu_cache_budget(fake_config(data_parallel_size=4), 2 * GIB) == GIB // 4
+    assert cpu_cache_budget(fake_config(data_parallel_size=4, data_parallel_rank=1), 2 * GIB) == GIB
 
 
 def test_a_size_given_by_the_user_may_take_all_that_is_free() -> None:

@@ -4,8 +4,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from default_model import default_config
@@ -13,7 +14,10 @@ from fake_decoder import FakeDecoder, fake_config
 from plan_driver import Driver
 
 from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.group_setup import OutOfStepError, PeerLostError
 from vllm_obs.engine.messages import SamplingSpec
+from vllm_obs.engine.plan import NewRow, StepPlan
+from vllm_obs.engine.worker import placement
 from vllm_obs.engine.worker import worker as worker_module
 from vllm_obs.engine.worker.memory_parts import memory_parts
 from vllm_obs.engine.worker.worker import Worker
@@ -70,7 +74,7 @@ def test_warm_up_leaves_no_row(default_worker: Worker) -> None:
 
 @pytest.fixture
 def fake_worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
-    monkeypatch.setattr(worker_module, "load_model", lambda config: FakeDecoder())
+    monkeypatch.setattr(worker_module, "load_model", lambda *_: FakeDecoder())
     worker = Worker(fake_config())
     worker.load_model()
     return worker
@@ -95,7 +99,7 @@ def test_a_cache_that_cannot_be_allocated_is_a_config_error(
 
 def test_threads_are_a_rank_s_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(worker_module, "usable_cores", lambda: 4)
+    monkeypatch.setattr(placement, "usable_cores", lambda: 4)
     torch.set_num_threads(8)
     Worker(fake_config(world_size=2))
     assert torch.get_num_threads() == 2
@@ -103,6 +107,25 @@ def test_threads_are_a_rank_s_share_of_the_cores(monkeypatch: pytest.MonkeyPatch
     torch.set_num_threads(3)
     Worker(fake_config(world_size=4))
     assert torch.get_num_threads() == 3
+
+
+def test_an_error_between_exchanges_ends_the_rank_and_alone_only_the_step(fake_worker: Worker) -> None:
+    fake_worker.initialize_cache(4)
+    raised: list[Exception] = [RuntimeError("odd"), RuntimeError("odd"), PeerLostError("gone", [1])]
+
+    def fail(*_: object) -> None:
+        raise raised.pop(0)
+
+    fake_worker.runner.model.forward = fail  # type: ignore[method-assign]
+    row = NewRow("a", np.arange(3, dtype=np.int32), 3, SamplingSpec(), [0], 0)
+    plan = StepPlan(1, [row], [], [], [], [], [3], [])
+    with pytest.raises(RuntimeError, match="odd"):
+        fake_worker.execute_model(plan)
+    fake_worker._group = cast(Any, object())
+    with pytest.raises(OutOfStepError, match="RuntimeError in the middle of a step"):
+        fake_worker.execute_model(plan)
+    with pytest.raises(PeerLostError, match="gone"):
+        fake_worker.execute_model(plan)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
