@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from vllm_obs.engine.codec import read_fields
 from vllm_obs.engine.codec_arrays import Buffer
 from vllm_obs.engine.codec_plain import WireError
+from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import VllmObsError
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
 from vllm_obs.engine.profile_order import ProfileOrder
@@ -19,9 +20,6 @@ Phases = list[tuple[str, float]]
 
 MAX_STEP_PAYLOAD_BYTES = 192 << 20
 """A whole batch's sampling goes in one plan. Below the queue's limit of a message, which has buffers beside it."""
-
-OUTPUT_RANK = 0
-"""The rank whose replies are the step's."""
 
 
 class WorkerStepError(VllmObsError):
@@ -83,8 +81,16 @@ class CallFailed(NamedTuple):
     error: str
 
 
+class PeersMissing(NamedTuple):
+    """From any rank: it waited for `peers` in the middle of this call, at least one of whom did not come."""
+
+    call_id: int
+    peers: list[int]
+    error: str
+
+
 Command = InitializeCache | ExecuteModel | SampleTokens | Profile
-Reply = Executed | Sampled | Profiled | CallFailed
+Reply = Executed | Sampled | Profiled | CallFailed | PeersMissing
 
 _CODES: dict[type[Any], int] = {
     InitializeCache: 32,
@@ -95,6 +101,7 @@ _CODES: dict[type[Any], int] = {
     Sampled: 49,
     CallFailed: 50,
     Profiled: 51,
+    PeersMissing: 52,
 }
 _KINDS = {code: kind for kind, code in _CODES.items()}
 
@@ -118,6 +125,16 @@ def decode(frames: Sequence[Buffer]) -> Command | Reply:
     return message
 
 
-def rank_title(rank: int) -> str:
-    """What a worker process is called."""
-    return f"Worker_TP{rank}"
+def rank_title(rank: int, config: VllmConfig) -> str:
+    """What a worker process is called: its engine where there are several, its shard, its stage of a pipeline.
+
+    Ranks that are neither shard nor stage (one alone, and those of a synthetic engine) are only counted.
+    """
+    parallel = config.parallel
+    num_shards, has_engines = parallel.tensor_parallel_size, parallel.data_parallel_size > 1
+    is_placed = num_shards * parallel.pipeline_parallel_size == parallel.world_size
+    place = f"TP{rank}"
+    if is_placed and (has_engines or parallel.world_size > 1):
+        stage, shard = divmod(rank, num_shards)
+        place = f"TP{shard}_PP{stage}"
+    return f"Worker_DP{config.engine_index}_{place}" if has_engines else f"Worker_{place}"

@@ -9,6 +9,14 @@ from vllm_obs.telemetry.recorder import ProcessRecorder
 def make_executor(config: VllmConfig, recorder: ProcessRecorder) -> Executor:
     """The configured executor, not yet initialized. Only its own modules are loaded."""
     backend = config.parallel.distributed_executor_backend
+    if config.parallel.nnodes > 1:
+        from vllm_obs.engine.executor.multi_node import MultiNodeExecutor
+
+        return MultiNodeExecutor(config, recorder)
+    if backend == "ray":
+        from vllm_obs.engine.executor.ray_executor import RayExecutor
+
+        return RayExecutor(config, recorder)
     if backend == "mp":
         from vllm_obs.engine.executor.multiproc import MultiprocExecutor
 

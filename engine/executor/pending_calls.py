@@ -3,24 +3,26 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from vllm_obs.engine.errors import EngineDeadError
 from vllm_obs.engine.executor.commands import (
-    OUTPUT_RANK,
     CallFailed,
+    PeersMissing,
     Profiled,
     Reply,
     Sampled,
     WorkerStepError,
-    rank_title,
 )
 
 CALL_DEADLINE_SECONDS = 240.0
 """How long a rank may take for one call. Below the core's own deadline, since this one can name the rank."""
 STRAY_DEADLINE_SECONDS = 10.0
 """How long the output rank may take once another rank said that the call failed."""
+MISSING_GRACE_SECONDS = 0.5
+"""How much later than the first other ranks may say that they wait too: who waits is not who is waited for."""
 _NUM_FAILURES_KEPT = 64
 
 
@@ -31,11 +33,15 @@ class PendingCalls:
     return the cause, and the executor must fail. Safe to use from several threads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, titles: Sequence[str], output_rank: int = 0) -> None:
+        self.titles = titles
+        """What the ranks are called."""
+        self._output_rank = output_rank
         self._lock = threading.Lock()
         self._futures: dict[int, tuple[Future[Any], float]] = {}
         self._strays: dict[int, tuple[str, float]] = {}
         self._failed_ids: deque[int] = deque(maxlen=_NUM_FAILURES_KEPT)
+        self._missing: dict[int, tuple[PeersMissing, float]] = {}
         self._num_calls = 0
         self._dead_cause: str | None = None
 
@@ -68,7 +74,11 @@ class PendingCalls:
 
     def take(self, rank: int, reply: Reply) -> str | None:
         """Apply a rank's reply; the cause when the ranks disagree."""
-        if rank != OUTPUT_RANK:
+        if isinstance(reply, PeersMissing):
+            with self._lock:
+                self._missing[rank] = (reply, time.monotonic())
+            return None
+        if rank != self._output_rank:
             return self._take_stray(rank, reply)
         with self._lock:
             future, _ = self._futures.pop(reply.call_id, (None, 0.0))
@@ -83,8 +93,8 @@ class PendingCalls:
 
     def _take_stray(self, rank: int, reply: Reply) -> str | None:
         if not isinstance(reply, CallFailed):
-            return f"{rank_title(rank)} sent a reply that only the output rank may send"
-        cause = f"{rank_title(rank)} failed in a step alone: {reply.error}"
+            return f"{self.titles[rank]} sent a reply that only the output rank may send"
+        cause = f"{self.titles[rank]} failed in a step alone: {reply.error}"
         with self._lock:
             if reply.call_id in self._futures:
                 self._strays[reply.call_id] = (cause, time.monotonic())
@@ -98,10 +108,21 @@ class PendingCalls:
             for cause, since in self._strays.values():
                 if now - since > STRAY_DEADLINE_SECONDS:
                     return cause
+            if self._missing and now - min(since for _, since in self._missing.values()) > MISSING_GRACE_SECONDS:
+                return self._told_missing()
             oldest = min((since for _, since in self._futures.values()), default=now)
         if now - oldest > CALL_DEADLINE_SECONDS:
-            return f"{rank_title(OUTPUT_RANK)} did not answer a call within {CALL_DEADLINE_SECONDS:g} s"
+            title = self.titles[self._output_rank]
+            return f"{title} did not answer a call within {CALL_DEADLINE_SECONDS:g} s"
         return None
+
+    def _told_missing(self) -> str:
+        """Who did not come: of those that were waited for the ones that do not wait for others themselves."""
+        waited_for = {peer for reply, _ in self._missing.values() for peer in reply.peers}
+        late = sorted(waited_for - self._missing.keys()) or sorted(waited_for)
+        waiter, (reply, _) = next(iter(self._missing.items()))
+        names = ", ".join(self.titles[rank] for rank in late)
+        return f"{names} did not come to an exchange of a step: {self.titles[waiter]}: {reply.error}"
 
 
 def _settle(future: Future[Any], reply: Reply) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from vllm_obs.engine.codec_plain import WireError
-from vllm_obs.engine.executor.commands import Reply, decode, rank_title
+from vllm_obs.engine.executor.commands import Reply, decode
 from vllm_obs.engine.executor.pending_calls import PendingCalls
 from vllm_obs.engine.executor.shm_queue import ShmQueueReader
 from vllm_obs.engine.executor.shm_ring import QueueHandle, ShmQueueError
@@ -73,5 +73,5 @@ class ReplyThread:
                     self._fail(cause)
         except (ShmQueueError, WireError) as error:
             self._is_stopping = True
-            self._fail(f"{rank_title(rank)} sent a reply that cannot be read: {error}")
+            self._fail(f"{self._calls.titles[rank]} sent a reply that cannot be read: {error}")
         return has_found

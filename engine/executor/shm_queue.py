@@ -25,7 +25,7 @@ class ShmQueueWriter:
 
     def __init__(self, handle: QueueHandle) -> None:
         self._ring = ShmRing(handle)
-        self._event_fds = handle.event_fds
+        self._event_fds = tuple(dict.fromkeys(handle.event_fds))
         self._sequence = 0
         self._slowest = 0
         self._is_cut = False
@@ -80,16 +80,20 @@ class ShmQueueWriter:
 
 
 class ShmQueueReader:
-    """One of the readers. After any ShmQueueError the queue is of no more use."""
+    """One of the readers. After any ShmQueueError the queue is of no more use.
+
+    It takes nothing out of its eventfd, and is woken by a write to it since it last slept (edge-triggered): all
+    readers may share one, and the writer wakes them with one call.
+    """
 
     def __init__(self, handle: QueueHandle, index: int = 0) -> None:
         self._ring = ShmRing(handle)
-        self._event_fd = handle.event_fds[index]
-        os.set_blocking(self._event_fd, False)
+        event_fd = handle.event_fds[index]
+        os.set_blocking(event_fd, False)
         self._cursor_word = self._ring.cursor_words[index]
         self._sequence = self._ring.words[self._cursor_word]
-        self._poll = select.poll()
-        self._poll.register(self._event_fd, select.POLLIN)
+        self._bell = select.epoll(1)
+        self._bell.register(event_fd, select.EPOLLIN | select.EPOLLET)
 
     def read(self, timeout_seconds: float) -> list[Buffer] | None:
         """The next message's frames, or None when none came in that time.
@@ -106,6 +110,7 @@ class ShmQueueReader:
 
     def close(self) -> None:
         """Unmap the memory."""
+        self._bell.close()
         self._ring.close()
 
     def _take_rest(self, first: bytes, num_following: int) -> bytes:
@@ -125,8 +130,7 @@ class ShmQueueReader:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return None, 0
-            self._poll.poll(remaining * 1e3)
-            _clear(self._event_fd)
+            self._bell.poll(remaining, 1)
         chunk, num_following = self._checked_chunk()
         self._sequence += 1
         self._ring.words[self._cursor_word] = self._sequence
@@ -178,10 +182,3 @@ def split_frames(body: bytes) -> list[Buffer]:
         frames.append(view[start : start + length])
         start += length
     return frames
-
-
-def _clear(event_fd: int) -> None:
-    try:
-        os.eventfd_read(event_fd)
-    except BlockingIOError:
-        return

@@ -33,7 +33,7 @@ class ShmQueueError(VllmObsError):
 class QueueHandle:
     """What a process needs to attach: descriptors it has inherited under these numbers, and the layout.
 
-    `event_fds[i]` wakes reader i.
+    `event_fds[i]` wakes reader i; readers may share one, which wakes them all.
     """
 
     memory_fd: int
@@ -54,13 +54,13 @@ class QueueHandle:
     @property
     def fds(self) -> list[int]:
         """All descriptors, to be passed to a child."""
-        return [self.memory_fd, *self.event_fds]
+        return [self.memory_fd, *dict.fromkeys(self.event_fds)]
 
 
 def create_queue(event_fds: tuple[int, ...], num_slots: int = 16, slot_bytes: int = 1 << 16) -> QueueHandle:
     """A queue in anonymous memory: no name in any file system, gone with the last process that has it.
 
-    `event_fds` are one eventfd for each reader; several queues may share one.
+    `event_fds` has an eventfd for each reader; readers of one queue, and several queues, may share one.
     """
     memory_fd = os.memfd_create("vllm-obs-queue", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     handle = QueueHandle(memory_fd, event_fds, num_slots, slot_bytes)

@@ -16,12 +16,12 @@ from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.config import VllmConfig, from_wire
 from vllm_obs.engine.executor.commands import (
     LOADED,
-    OUTPUT_RANK,
     CallFailed,
     Command,
     Executed,
     ExecuteModel,
     InitializeCache,
+    PeersMissing,
     Phases,
     Profile,
     Profiled,
@@ -34,6 +34,7 @@ from vllm_obs.engine.executor.commands import (
 from vllm_obs.engine.executor.shm_queue import ShmQueueReader, ShmQueueWriter
 from vllm_obs.engine.executor.shm_ring import QueueHandle, ShmQueueError
 from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.group_setup import ALONE_SETUP, GroupSetup, OutOfStepError, PeerLostError
 from vllm_obs.engine.log_file import log_to_file
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
 from vllm_obs.engine.profile_captures import CaptureSite, ProcessCaptures
@@ -42,6 +43,7 @@ from vllm_obs.engine.startup_phases import StartupPhases, startup_part
 from vllm_obs.engine.wire import FrameEncoder
 from vllm_obs.engine.worker.limits import record_limits
 from vllm_obs.engine.worker.memory_parts import memory_parts
+from vllm_obs.engine.worker.placement import bind_cores, placement
 from vllm_obs.engine.worker.threads import limit_spinning
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.flight_recorder import WORKER_RING_BYTES
@@ -53,6 +55,8 @@ IDLE_WAIT_SECONDS = 60.0
 CAPTURE_WAIT_SECONDS = 0.2
 """How often it is seen whether a profile has been written."""
 REPLY_TIMEOUT_SECONDS = 10.0
+PEER_GRACE_SECONDS = 5.0
+"""How long a rank that has lost another lives on: its owner will have seen which, and end the others, before."""
 NOTHING_RAN = "there is no plan to sample"
 """A plan that could not be sent is not sampled in the place of the one before it."""
 
@@ -84,32 +88,40 @@ class RankWorker(Protocol):
         """Sample the plan that ran last."""
 
 
-MakeWorker = Callable[[VllmConfig, int, Callable[[], None]], RankWorker]
-"""From a configuration, a rank, and what to call after each layer."""
-
-
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What the executor hands to one rank: the run's configuration and the two queues."""
+    """What the executor hands to one rank: the run's configuration, two queues, and where it meets the others.
+
+    `first_rank` is the first that reads these plans: that of this host.
+    """
 
     config: VllmConfig
     rank: int
     plans: QueueHandle
     replies: QueueHandle
+    first_rank: int = 0
+    group: GroupSetup = ALONE_SETUP
 
 
-def make_worker(config: VllmConfig, rank: int, on_layer: Callable[[], None]) -> RankWorker:
+MakeWorker = Callable[[WorkerSetup, Callable[[], None]], RankWorker]
+"""From a rank's setup, and what to call after each layer."""
+
+
+def make_worker(setup: WorkerSetup, on_layer: Callable[[], None]) -> RankWorker:
     """The real worker, which loads torch; a synthetic one does not."""
+    config, rank = setup.config, setup.rank
     if config.model.is_synthetic:
         from vllm_obs.engine.synthetic.build import make_synthetic_worker
 
         return make_synthetic_worker(config, rank, on_layer)
     limit_spinning()
+    if config.model.device == "cpu":
+        bind_cores(placement(config, rank))
     import_module("torch")
     with startup_part("import worker"):
         from vllm_obs.engine.worker.worker import Worker
 
-    return Worker(config, rank, on_layer)
+    return Worker(config, rank, on_layer, setup.group)
 
 
 def run_worker(owner: Owner, make_worker: MakeWorker = make_worker) -> None:
@@ -118,7 +130,7 @@ def run_worker(owner: Owner, make_worker: MakeWorker = make_worker) -> None:
     log_to_file(setup.config.run_dir, owner.title)
     recorder, startup = begin_recording(owner, setup.config, WORKER_RING_BYTES)
     maybe_fault("worker_start")
-    worker = make_worker(setup.config, setup.rank, recorder.advance)
+    worker = make_worker(setup, recorder.advance)
     loading = "make worker" if setup.config.model.is_synthetic else "import torch"
     phases: Phases = [(loading, startup.end(loading))]
     MemorySamples(owner.title, recorder).added(loading, "libraries")
@@ -140,7 +152,7 @@ class RankRecord:
 
 
 class WorkerRank:
-    """Takes commands in order, runs them on the worker, and replies (rank 0; the others only when one failed)."""
+    """Takes commands in order, runs them on the worker, and replies (the output rank; others when one failed)."""
 
     def __init__(self, worker: RankWorker, setup: WorkerSetup, record: RankRecord) -> None:
         self._worker = worker
@@ -149,8 +161,8 @@ class WorkerRank:
         self._recorder = record.recorder
         self._rank = setup.rank
         self._sizes = (0, 0)
-        self._is_output_rank = setup.rank == OUTPUT_RANK
-        self._plans = ShmQueueReader(setup.plans, setup.rank)
+        self._is_output_rank = setup.rank == setup.config.parallel.output_rank
+        self._plans = ShmQueueReader(setup.plans, setup.rank - setup.first_rank)
         self._replies = ShmQueueWriter(setup.replies)
         self._encoder = FrameEncoder()
         self._failure = NOTHING_RAN
@@ -170,7 +182,11 @@ class WorkerRank:
     def _serve(self, frames: list[Buffer]) -> None:
         command = decode(frames)
         if isinstance(command, InitializeCache):
-            self._initialize(command.num_blocks)
+            try:
+                self._initialize(command.num_blocks)
+            except PeerLostError:
+                time.sleep(PEER_GRACE_SECONDS)  # until the other's end was seen, which this one's follows from
+                raise
         elif isinstance(command, ExecuteModel | SampleTokens | Profile):
             reply = self._attempt(command)
             if self._is_output_rank or isinstance(reply, CallFailed):
@@ -206,12 +222,22 @@ class WorkerRank:
     def _attempt(self, command: Command) -> Reply:
         try:
             return self._call(command)
-        except MemoryError:
+        except (MemoryError, OutOfStepError):
+            raise
+        except PeerLostError as error:
+            self._outlive_others(_call_id(command), error)
             raise
         except Exception as error:
             _logger.exception("a call failed")
             self._failure = f"{type(error).__name__}: {error}"
             return CallFailed(_call_id(command), self._failure)
+
+    def _outlive_others(self, call_id: int, error: PeerLostError) -> None:
+        """Whoever died or stands still is found out before this rank's own end, which only follows from it."""
+        _logger.error("%s", error)
+        self._recorder.doing(Activity.WAITING)
+        self._reply(PeersMissing(call_id, error.waited_for, str(error)))
+        time.sleep(PEER_GRACE_SECONDS)
 
     def _call(self, command: Command) -> Reply:
         if isinstance(command, ExecuteModel):
@@ -238,9 +264,12 @@ class WorkerRank:
     def _record_step(self, output: ModelRunnerOutput) -> None:
         """Each rank records its own part, in its own ring."""
         num_tokens, num_rows = self._sizes
+        take_exchange_ns = getattr(self._worker, "take_exchange_ns", None)
+        exchange_ns = take_exchange_ns() if take_exchange_ns is not None else 0
         for moments in output.moments:
             if moments.rank == self._rank:
-                self._recorder.record(WorkerStep(output.step, *moments, num_tokens=num_tokens, num_rows=num_rows))
+                record = WorkerStep(output.step, *moments, num_tokens=num_tokens, num_rows=num_rows)
+                self._recorder.record(record._replace(exchange_ns=exchange_ns) if exchange_ns else record)
 
 
 def _call_id(command: Any) -> int:

@@ -17,7 +17,7 @@ from vllm_obs.engine.config import ParallelConfig, VllmConfig
 from vllm_obs.engine.core import EngineCore
 from vllm_obs.engine.errors import ConfigError, EngineDeadError, StartupError
 from vllm_obs.engine.executor import multiproc, pending_calls
-from vllm_obs.engine.executor.commands import CallFailed, Executed, Sampled, WorkerStepError
+from vllm_obs.engine.executor.commands import CallFailed, Executed, PeersMissing, Sampled, WorkerStepError
 from vllm_obs.engine.executor.factory import make_executor
 from vllm_obs.engine.executor.multiproc import MultiprocExecutor
 from vllm_obs.engine.executor.pending_calls import PendingCalls
@@ -229,6 +229,7 @@ def test_the_factory_follows_the_configuration() -> None:
         make_executor(replace(tiny_config(), parallel=ParallelConfig("uni", 2)), NullRecorder())
 
 
+TITLES = ("Worker_TP0", "Worker_TP1")
 ANSWER = ModelRunnerOutput(1, ["a"], [5], [], [], [], [])
 
 
@@ -236,21 +237,21 @@ class TestPendingCalls:
     """What the ranks' replies mean together."""
 
     def test_the_output_ranks_replies_resolve_their_calls(self) -> None:
-        calls = PendingCalls()
+        calls = PendingCalls(TITLES)
         (first, executed), (second, sampled) = calls.register(), calls.register()
         assert calls.take(0, Executed(first)) is None
         assert calls.take(0, Sampled(second, ANSWER)) is None
         assert (executed.result(0), sampled.result(0)) == (None, ANSWER)
 
     def test_a_failure_of_all_ranks_is_the_calls_whatever_the_order(self) -> None:
-        calls = PendingCalls()
+        calls = PendingCalls(TITLES)
         for order in ((0, 1), (1, 0)):
             call_id, future = calls.register()
             assert [calls.take(rank, CallFailed(call_id, "x")) for rank in order] == [None, None]
             assert isinstance(future.exception(0), WorkerStepError)
 
     def test_a_failure_of_one_rank_is_a_cause_whatever_the_order(self) -> None:
-        calls = PendingCalls()
+        calls = PendingCalls(TITLES)
         call_id, _ = calls.register()
         assert calls.take(0, Executed(call_id)) is None
         assert calls.take(1, CallFailed(call_id, "x")) == "Worker_TP1 failed in a step alone: x"
@@ -259,26 +260,51 @@ class TestPendingCalls:
         assert calls.take(0, Executed(call_id)) == "Worker_TP1 failed in a step alone: x"
 
     def test_the_output_rank_may_not_hang_behind_a_failed_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        calls = PendingCalls()
+        calls = PendingCalls(TITLES)
         call_id, _ = calls.register()
         calls.take(1, CallFailed(call_id, "x"))
         assert calls.overdue() is None
         monkeypatch.setattr(pending_calls, "STRAY_DEADLINE_SECONDS", -1.0)
         assert calls.overdue() == "Worker_TP1 failed in a step alone: x"
 
+    def test_the_output_rank_need_not_be_the_first(self) -> None:
+        calls = PendingCalls(("Worker_TP0_PP0", "Worker_TP0_PP1"), output_rank=1)
+        call_id, executed = calls.register()
+        assert calls.take(1, Executed(call_id)) is None
+        assert executed.result(0) is None
+        call_id, _ = calls.register()
+        cause = "Worker_TP0_PP0 sent a reply that only the output rank may send"
+        assert calls.take(0, Executed(call_id)) == cause
+
+    def test_of_ranks_that_wait_for_each_other_the_one_that_does_not_wait_is_named(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls = PendingCalls(
+            [f"Worker_TP{shard}_PP{stage}" for stage in (0, 1) for shard in (0, 1)], output_rank=2
+        )
+        calls.register()
+        # Rank 1 stands still: its fellow shard waits for it, and the stage behind for those two.
+        assert calls.take(2, PeersMissing(1, [0], "rank 2 waited 12.0 s for rank 0")) is None
+        assert calls.take(0, PeersMissing(1, [1], "rank 0 waited 8.0 s for rank 1")) is None
+        assert calls.overdue() is None
+        monkeypatch.setattr(pending_calls, "MISSING_GRACE_SECONDS", -1.0)
+        assert calls.overdue() == (
+            "Worker_TP1_PP0 did not come to an exchange of a step: Worker_TP0_PP1: rank 2 waited 12.0 s for rank 0"
+        )
+
     def test_other_ranks_may_not_answer(self) -> None:
-        calls = PendingCalls()
+        calls = PendingCalls(TITLES)
         call_id, _ = calls.register()
         assert calls.take(1, Executed(call_id)) == "Worker_TP1 sent a reply that only the output rank may send"
 
     def test_unknown_and_repeated_replies_are_ignored(self) -> None:
-        calls = PendingCalls()
+        calls = PendingCalls(TITLES)
         call_id, future = calls.register()
         assert [calls.take(0, Executed(number)) for number in (call_id, call_id, 99)] == [None] * 3
         assert future.result(0) is None
 
     def test_once_dead_every_call_fails_with_the_first_cause(self) -> None:
-        calls = PendingCalls()
+        calls = PendingCalls(TITLES)
         _, before = calls.register()
         calls.fail_all("first")
         calls.fail_all("second")

@@ -80,6 +80,30 @@ def test_a_reader_that_sleeps_is_woken(make: Make) -> None:
     timer.join()
 
 
+def test_readers_that_share_an_eventfd_are_all_woken_by_one_write() -> None:
+    handle = create_queue((os.eventfd(0),) * 3, NUM_SLOTS, SLOT_BYTES)
+    writer, readers = ShmQueueWriter(handle), [ShmQueueReader(handle, index) for index in range(3)]
+    received: list[list[list[bytes]]] = [[], [], []]
+
+    def take(index: int) -> None:
+        received[index] = [read(readers[index]) for _ in range(100)]
+
+    threads = [threading.Thread(target=take, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(100):
+        time.sleep(0.002 * (number % 3 == 0))
+        writer.write([b"%d" % number], 5.0)
+    for thread in threads:
+        thread.join()
+    assert received == [[[b"%d" % number] for number in range(100)]] * 3
+    for end in (writer, *readers):
+        end.close()
+    assert len(handle.fds) == 2
+    for fd in handle.fds:
+        os.close(fd)
+
+
 def test_waiting_for_a_message_has_a_deadline_and_costs_nothing(make: Make) -> None:
     _, _, (reader,) = make()
     cpu, begun = time.thread_time(), time.monotonic()

@@ -37,7 +37,7 @@ def recorder() -> MemoryRecorder:
 
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch, recorder: MemoryRecorder) -> Iterator[UniprocExecutor]:
-    monkeypatch.setattr(worker_module, "load_model", lambda config: FakeDecoder())
+    monkeypatch.setattr(worker_module, "load_model", lambda *_: FakeDecoder())
     executor = UniprocExecutor(fake_config(num_gpu_blocks_override=50), recorder)
     yield executor
     executor.shutdown()
@@ -126,7 +126,7 @@ def test_what_a_failed_step_releases_is_released(
 def test_a_start_that_cannot_be_raises_its_cause(
     executor: UniprocExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(config: object) -> FakeDecoder:
+    def refuse(*_: object) -> FakeDecoder:
         raise ConfigError("no such weights")
 
     monkeypatch.setattr(worker_module, "load_model", refuse)
