@@ -13,6 +13,7 @@ from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import EngineDeadError, RequestFailedError
 from vllm_obs.engine.launch import ENGINE_MODULE, READY_POLL_SECONDS, READY_TIMEOUT_SECONDS, EngineLink
+from vllm_obs.engine.link_interface import Link
 from vllm_obs.engine.messages import (
     AbortRequests,
     EngineCoreOutputs,
@@ -28,8 +29,12 @@ from vllm_obs.telemetry.recorder import NullRecorder, Recorder
 
 UTILITY_TIMEOUT_SECONDS = 60.0
 MAX_WAITING_OUTPUTS = 1024
-"""Step outputs held for `get_output`; beyond that the engine's queue fills, not ours."""
+"""Step outputs of an engine held for `get_output`; beyond that the engine's queue fills, not ours."""
 _SEND_RETRY_SECONDS = 0.002
+
+
+Said = tuple["AsyncMPClient", EngineCoreOutputs | None]
+"""Who says what; None is its end."""
 
 
 class AsyncMPClient:
@@ -41,12 +46,14 @@ class AsyncMPClient:
 
     facts: EngineFacts
 
-    def __init__(self, link: EngineLink) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
         self._encoder = FrameEncoder()
         self._calls: dict[int, asyncio.Future[UtilityResult]] = {}
         self._num_calls = 0
-        self._outputs: asyncio.Queue[EngineCoreOutputs | None] = asyncio.Queue()
+        self._outputs: asyncio.Queue[Said] = asyncio.Queue()
+        self._is_shared = False
+        self._num_waiting = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_held = True
         self._has_ended = False
@@ -61,9 +68,20 @@ class AsyncMPClient:
     def successor(self) -> "AsyncMPClient":
         """The client of an engine that takes this one's place, which is started at once; see `EngineLink`.
 
-        Call it from the main thread, after this one's `shutdown`. StartupError when it cannot be started.
+        It says all into the same queue where that is shared. Call it from the main thread, after this one's
+        `shutdown`. StartupError when it cannot be started.
         """
-        return AsyncMPClient(self._link.successor())
+        made = AsyncMPClient(self._link.successor())
+        if self._is_shared:
+            made.say_into(self._outputs)
+        return made
+
+    def say_into(self, outputs: "asyncio.Queue[Said]") -> None:
+        """Put the outputs, and the end, into a queue that several engines share; call this before `ready`.
+
+        Whoever reads it calls `taken` for each, and nobody `get_output`.
+        """
+        self._outputs, self._is_shared = outputs, True
 
     async def ready(self, timeout_seconds: float = READY_TIMEOUT_SECONDS) -> EngineFacts:
         """The engine's facts once it serves; ConfigError or StartupError with its own cause otherwise."""
@@ -79,7 +97,7 @@ class AsyncMPClient:
     def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._read_on()
-        self._link.child.on_exit(lambda cause: _call_in(loop, self._ended))
+        self._link.on_exit(lambda cause: _call_in(loop, self._ended))
 
     def _read_on(self) -> None:
         if self._loop is not None and not self._has_ended:
@@ -98,9 +116,14 @@ class AsyncMPClient:
         return self._link.dead_cause
 
     @property
+    def engine_index(self) -> int:
+        """Which of the engines of this run it is."""
+        return self._link.route.engine_index
+
+    @property
     def generation(self) -> int:
         """How many engines were in this one's place before it."""
-        return self._link.config.generation
+        return self._link.route.generation
 
     @property
     def num_dropped(self) -> dict[str, int]:
@@ -109,12 +132,12 @@ class AsyncMPClient:
 
     async def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a sequence."""
-        index, generation = self._link.client_index, self._link.config.generation
+        index, generation = self._link.route.client_index, self._link.route.generation
         await self._send(request._replace(client_index=index, generation=generation))
 
     async def abort_requests(self, request_ids: Sequence[str], reason: FinishReason = FinishReason.ABORT) -> None:
         """End sequences, for the reason the OutputProcessor recorded."""
-        index, generation = self._link.client_index, self._link.config.generation
+        index, generation = self._link.route.client_index, self._link.route.generation
         await self._send(AbortRequests(index, generation, list(request_ids), int(reason)))
 
     async def call_utility(self, method: str, *args: Any) -> Any:
@@ -122,7 +145,7 @@ class AsyncMPClient:
         self._num_calls += 1
         call_id = self._num_calls
         answer = self._calls[call_id] = asyncio.get_running_loop().create_future()
-        index, generation = self._link.client_index, self._link.config.generation
+        index, generation = self._link.route.client_index, self._link.route.generation
         try:
             await self._send(UtilityCall(index, generation, call_id, method, list(args)))
             async with asyncio.timeout(UTILITY_TIMEOUT_SECONDS):
@@ -135,13 +158,18 @@ class AsyncMPClient:
 
     async def get_output(self) -> EngineCoreOutputs:
         """The next step's outputs. What arrived before the engine died is still handed out first."""
-        if self._is_held and self._outputs.qsize() <= MAX_WAITING_OUTPUTS // 2:
-            self._read_on()
-        outputs = await self._outputs.get()
+        _, outputs = await self._outputs.get()
         if outputs is None:
-            self._outputs.put_nowait(None)
+            self._outputs.put_nowait((self, None))
             raise self._dead_error()
+        self.taken()
         return outputs
+
+    def taken(self) -> None:
+        """One of the outputs left the queue; where that makes room, more are read."""
+        self._num_waiting -= 1
+        if self._is_held and self._num_waiting <= MAX_WAITING_OUTPUTS // 2:
+            self._read_on()
 
     def ask_to_stop(self) -> None:
         """Order the engine to end, without waiting; `shutdown` is still due."""
@@ -150,7 +178,7 @@ class AsyncMPClient:
     @property
     def has_stopped(self) -> bool:
         """Whether the engine's process has ended, for whatever reason."""
-        return self._link.child.exit_cause is not None
+        return self._link.exit_cause is not None
 
     @property
     def has_left_nothing(self) -> bool:
@@ -176,7 +204,7 @@ class AsyncMPClient:
     def _take_waiting(self) -> None:
         """Empty the socket. Its FD wakes the loop again only for what comes after it was seen empty."""
         with contextlib.suppress(zmq.Again):
-            while self._outputs.qsize() < MAX_WAITING_OUTPUTS:
+            while self._num_waiting < MAX_WAITING_OUTPUTS:
                 outputs = self._receive()
                 if outputs is not None:
                     self._hand_out(outputs)
@@ -186,7 +214,8 @@ class AsyncMPClient:
         if outputs.utility is not None:
             self._resolve(outputs.utility)
         if outputs.request_ids or outputs.utility is None:
-            self._outputs.put_nowait(outputs)
+            self._num_waiting += 1
+            self._outputs.put_nowait((self, outputs))
 
     def _receive(self) -> EngineCoreOutputs | None:
         try:
@@ -214,7 +243,7 @@ class AsyncMPClient:
         for call in self._calls.values():
             if not call.done():
                 call.set_exception(self._dead_error())
-        self._outputs.put_nowait(None)
+        self._outputs.put_nowait((self, None))
 
     def _dead_error(self) -> EngineDeadError:
         return EngineDeadError(self.dead_cause or "the engine was shut down")

@@ -6,6 +6,7 @@ from threading import Event
 from typing import Any
 
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.engine_titles import engine_title
 from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm_obs.engine.recording import make_recorder
 from vllm_obs.telemetry.recorder import ProcessRecorder
@@ -23,7 +24,8 @@ class InprocClient:
 
         self._generation = config.generation
         self._failures: deque[str] = deque(maxlen=1)
-        self._core = make_core(config, recorder or make_recorder(config, "EngineCore_DP0"), self._failures.append)
+        title = engine_title(config.engine_index)
+        self._core = make_core(config, recorder or make_recorder(config, title), self._failures.append)
         self._grammar_ready = Event()
         self._core.on_grammar(self._grammar_ready.set)
         self.facts = self._core.facts

@@ -67,17 +67,18 @@ class SyncMPClient:
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a sequence."""
-        self._send(request._replace(client_index=self._link.client_index, generation=self._link.config.generation))
+        index, generation = self._link.route.client_index, self._link.route.generation
+        self._send(request._replace(client_index=index, generation=generation))
 
     def abort_requests(self, request_ids: Sequence[str], reason: FinishReason = FinishReason.ABORT) -> None:
         """End sequences, for the reason the OutputProcessor recorded."""
-        index, generation = self._link.client_index, self._link.config.generation
+        index, generation = self._link.route.client_index, self._link.route.generation
         self._send(AbortRequests(index, generation, list(request_ids), int(reason)))
 
     def call_utility(self, method: str, *args: Any) -> Any:
         """Call a named method of the EngineCore; RequestFailedError with the engine's own words if it fails."""
         self._num_calls += 1
-        index, generation = self._link.client_index, self._link.config.generation
+        index, generation = self._link.route.client_index, self._link.route.generation
         self._send(UtilityCall(index, generation, self._num_calls, method, list(args)))
         deadline = time.monotonic() + UTILITY_TIMEOUT_SECONDS
         while True:

@@ -6,10 +6,12 @@ from vllm_obs.telemetry.memory_limits import MemoryReader, num_oom_kills
 
 _END = re.compile(
     r"(?:EngineCore|Worker)_\w{1,32} (?:was killed by (?:SIG[A-Z0-9+]+|signal \d+)|exited with code \d+)"
+    r"|(?:Node|Worker)_\w{1,32} was lost"
 )
-"""What `describe_exit` says of an engine or a worker: a title, and a signal or a number."""
-_FROM_OUTSIDE = re.compile(r"was killed by SIG(?:KILL|TERM|INT|HUP)$")
-"""Signals that somebody sent, or the kernel for lack of memory; a process does not get them for what it does."""
+"""What `describe_exit` says of an engine or a worker: a title, and a signal or a number; and of another host."""
+_FROM_OUTSIDE = re.compile(r"was killed by SIG(?:KILL|TERM|INT|HUP)$|was lost$")
+"""Signals that somebody sent, or the kernel for lack of memory; a process does not get them for what it does. A
+host is lost for its network or its agent."""
 
 
 def told_cause(cause: str) -> str:

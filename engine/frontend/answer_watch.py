@@ -1,4 +1,4 @@
-"""AnswerWatch: whether the model still gives numbers, judged by the engine's last answers."""
+"""AnswerWatch: whether the model still gives numbers, judged by each engine's last answers."""
 
 import logging
 import time
@@ -17,24 +17,31 @@ class AnswerWatch:
     """Told of every step's outputs. A model is broken that gave numbers to nobody, so many steps in a row.
 
     One token or vector for anybody mends it at once: a single request that breaks its own row breaks nothing else.
+    Each engine has a model of its own.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._num_broken = 0
-        self._rests_until = 0.0
+        self._num_broken: dict[int, int] = {}
+        self._rests_until: dict[int, float] = {}
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether nobody should be sent to this model now."""
-        return self._num_broken >= MAX_BROKEN_ANSWERS and self._clock() < self._rests_until
+    def is_broken(self, engine_index: int) -> bool:
+        """Whether nobody should be sent to this engine's model now."""
+        return self._clock() < self._rests_until.get(engine_index, 0.0)
 
     def saw(self, outputs: EngineCoreOutputs) -> None:
         """One step's outputs came."""
         if len(outputs.new_token_ids) or outputs.pooled:
-            self._num_broken = 0
+            if self._num_broken:
+                self.forget(outputs.engine_index)
         elif outputs.errors and any(reason == "invalid_logits" for _, reason, _ in outputs.errors):
-            self._num_broken += 1
-            if self._num_broken >= MAX_BROKEN_ANSWERS:
-                self._rests_until = self._clock() + REST_SECONDS
-                logger.error("the model gave no numbers %d times in a row: not ready", self._num_broken)
+            engine = outputs.engine_index
+            number = self._num_broken[engine] = self._num_broken.get(engine, 0) + 1
+            if number >= MAX_BROKEN_ANSWERS:
+                self._rests_until[engine] = self._clock() + REST_SECONDS
+                logger.error("the model gave no numbers %d times in a row: not ready", number)
+
+    def forget(self, engine_index: int) -> None:
+        """Its model gives numbers, or is another one."""
+        self._num_broken.pop(engine_index, None)
+        self._rests_until.pop(engine_index, None)

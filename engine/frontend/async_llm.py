@@ -12,13 +12,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from vllm_obs.engine.config import VllmConfig
-from vllm_obs.engine.errors import EngineDeadError, RequestFailedError
+from vllm_obs.engine.errors import EngineDeadError, EngineLostError, RequestFailedError
 from vllm_obs.engine.frontend.abort_sender import AbortSender
 from vllm_obs.engine.frontend.answer_watch import AnswerWatch
 from vllm_obs.engine.frontend.arrival import Arrival
 from vllm_obs.engine.frontend.chat_template import ChatTemplate, EncodedChat, Message
 from vllm_obs.engine.frontend.client_interface import AsyncEngineClient
 from vllm_obs.engine.frontend.content_form import joined_text
+from vllm_obs.engine.frontend.engine_losses import EngineLosses
 from vllm_obs.engine.frontend.front_queue import FrontQueue
 from vllm_obs.engine.frontend.input_processor import (
     LONG_TEXT_CHARS,
@@ -31,12 +32,12 @@ from vllm_obs.engine.frontend.input_processor import (
 from vllm_obs.engine.frontend.open_sequence import AT_THE_END, SequenceRequest
 from vllm_obs.engine.frontend.output_processor import OutputProcessor
 from vllm_obs.engine.frontend.outputs import SequenceDelta
-from vllm_obs.engine.frontend.poison_book import OpenRequest, PoisonBook, SecondTry, fingerprint
+from vllm_obs.engine.frontend.poison_book import SecondTry, fingerprint
 from vllm_obs.engine.frontend.request_options import RequestOptions, arrival_of
 from vllm_obs.engine.frontend.request_stream import DeltaQueue, RequestStream
 from vllm_obs.engine.frontend.stats_line import StatsLine
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
-from vllm_obs.engine.messages import EngineCoreRequest, FinishReason
+from vllm_obs.engine.messages import EngineCoreRequest, EngineFacts, FinishReason
 from vllm_obs.engine.queue_bound import QueueLimits
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.telemetry.recorder import Recorder
@@ -54,12 +55,22 @@ _SEQUENCES_A_TURN = 16
 
 
 class AsyncLLM:
-    """Takes prompts from coroutines of one event loop and gives each its stream of deltas."""
+    """Takes prompts from coroutines of one event loop and gives each its stream of deltas.
+
+    It outlives engines: the sequences of one that dies end, and another may be let in in its place.
+    """
 
     def __init__(
-        self, config: VllmConfig, client: AsyncEngineClient, tokenizer: Tokenizer, recorder: Recorder
+        self,
+        config: VllmConfig,
+        client: AsyncEngineClient,
+        tokenizer: Tokenizer,
+        recorder: Recorder,
+        client_index: int = 0,
     ) -> None:
+        """`client_index` tells several API servers of one engine apart."""
         self.config = config
+        self.client_index = client_index
         self.tokenizer = tokenizer
         self._client = client
         self._recorder = recorder
@@ -67,8 +78,9 @@ class AsyncLLM:
         self._grammar_check: GrammarCheck | None = None
         observability = config.observability
         self._stats_line = StatsLine(not observability.disable_log_stats, observability.aggregate_engine_logging)
-        self._outputs = OutputProcessor(tokenizer, recorder)
-        self.queue = FrontQueue(QueueLimits.from_config(config), lambda: self._outputs.num_open)
+        self._outputs = OutputProcessor(tokenizer, recorder, client_index)
+        limits = QueueLimits.from_config(config).share_of(config.scheduler.num_clients)
+        self.queue = FrontQueue(limits, lambda: self._outputs.num_open)
         self._handles: dict[str, list[list[str]]] = {}
         self._queues: dict[str, DeltaQueue] = {}
         self._reader: asyncio.Task[None] | None = None
@@ -78,12 +90,9 @@ class AsyncLLM:
         self._dead_cause: str | None = None
         self.answers = AnswerWatch()
         """Whether the model still gives numbers."""
-        self.poison = PoisonBook()
-        """What is not run again, because engines crashed on it."""
-        self.open_at_death: list[OpenRequest] = []
-        """The sequences that were open when the engine died."""
-        self.last_submitted_at = 0
-        """When a sequence was last sent to the engine (monotonic ns), 0 before."""
+        num_seqs = config.scheduler.max_num_seqs
+        self.losses = EngineLosses(self._outputs, self.queue, num_seqs, self._see_whether_dead)
+        """What becomes of the sequences of engines that die."""
 
     async def prepare_grammars(self, timeout_seconds: float) -> None:
         """Make what every grammar needs before there are streams: it would hold them up for tenths of a second.
@@ -96,21 +105,26 @@ class AsyncLLM:
 
     def start(self) -> None:
         """Begin reading the engine's outputs. Call it on the event loop, once the client is ready."""
-        facts = self._client.facts
-        limits = make_limits(self.config, self.tokenizer, facts)
-        check = self._grammar_check
-        self._inputs = InputProcessor(self.tokenizer, limits, facts.kv_cache_size_tokens, check)
-        self.queue.attach(facts.num_gpu_blocks)
+        self._fit()
+        for facts in self._client.engines:
+            self.queue.attach(facts.num_gpu_blocks, facts.engine_index)
         self._reader = asyncio.create_task(self._read_outputs(), name="output processor")
 
-    def successor(self, client: AsyncEngineClient) -> "AsyncLLM":
-        """The front of the engine that takes the place of this one's, once `start` is called.
+    def let_in(self, client: Any, facts: EngineFacts) -> None:
+        """Another engine is ready in the place of one that `losses` told of; `client` is its own."""
+        self._client.let_in(client)
+        self.losses.forget(facts.engine_index)
+        self.answers.forget(facts.engine_index)
+        self._fit()
+        self.queue.attach(facts.num_gpu_blocks, facts.engine_index)
+        self._died.clear()
 
-        What does not hang on an engine goes over: tokenizer, threads, what grammars need, and who is refused.
-        """
-        made = AsyncLLM(self.config, client, self.tokenizer, self._recorder)
-        made._threads, made._grammar_check, made.poison = self._threads, self._grammar_check, self.poison
-        return made
+    def _fit(self) -> None:
+        """Take what any of the engines that are there can take."""
+        smallest = min(self._client.engines, key=lambda facts: facts.kv_cache_size_tokens)
+        limits = make_limits(self.config, self.tokenizer, smallest)
+        check = self._grammar_check
+        self._inputs = InputProcessor(self.tokenizer, limits, smallest.kv_cache_size_tokens, check)
 
     async def generate(
         self, prompt: Prompt, params: SamplingParams, request_id: str, **options: Unpack[RequestOptions]
@@ -144,12 +158,12 @@ class AsyncLLM:
         self._require_alive()
         _require_time(options.get("deadline_at"), tokenized_at)
         is_streamed = options.get("stream", True)
-        sequences = make_sequences(prepared, params, arrival, _draw_seed)
+        sequences = make_sequences(prepared, params, arrival, _draw_seed, self.client_index)
         ids = [sequence.request_id for sequence in sequences]
         queue = DeltaQueue(params.n, partial(self._cut, request_id, ids) if is_streamed else None)
         sink = queue.put
-        if digest and self.poison.check(digest):
-            sink = SecondTry(self.poison, digest, params.n, queue.put).put
+        if digest and self.losses.poison.check(digest):
+            sink = SecondTry(self.losses.poison, digest, params.n, queue.put).put
         if (place := options.get("place")) is not None:
             place.spend(params.n)
         self.queue.admit(ids, len(prepared.token_ids), is_held=params.structured_outputs is not None)
@@ -164,7 +178,6 @@ class AsyncLLM:
         self._queues[ids[0]] = queue
         close = partial(self._close, request_id, ids)
         try:
-            self.last_submitted_at = tokenized_at
             for sequence in sequences:
                 self._recorder.record(arrival.submitted(sequence, tokenized_at))
             await self._send(sequences)
@@ -252,7 +265,7 @@ class AsyncLLM:
         return self._dead_cause or self._client.dead_cause
 
     async def wait_dead(self) -> str:
-        """Return the cause once the engine, or the task that reads its outputs, has died."""
+        """Return the cause once there is no engine."""
         await self._died.wait()
         return self.dead_cause or "the engine is gone"
 
@@ -268,6 +281,7 @@ class AsyncLLM:
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
+        await self.losses.close()
         self.queue.clear()
         self._threads.shutdown(wait=False, cancel_futures=True)
         ended = self._client.shutdown()
@@ -287,7 +301,7 @@ class AsyncLLM:
 
         Nothing, at once, while the book is empty: no engine has crashed for some minutes.
         """
-        return await self._in_thread(partial(fingerprint, token_ids, params)) if len(self.poison) else b""
+        return await self._in_thread(partial(fingerprint, token_ids, params)) if len(self.losses.poison) else b""
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -310,25 +324,36 @@ class AsyncLLM:
             self._aborts.send(cut, FinishReason.ABORT)
 
     async def _read_outputs(self) -> None:
-        try:
-            while True:
-                outputs = await self._client.get_output()
-                self.queue.saw(outputs)
-                aborts = self._outputs.process(outputs)
-                self._stats_line.saw(outputs)
-                self.answers.saw(outputs)
-                self._aborts.send(aborts.stopped, FinishReason.STOP)
-                self._aborts.send(aborts.failed, FinishReason.ERROR)
-                await asyncio.sleep(0)  # outputs that wait already must not keep the readers from running
-        except EngineDeadError as error:
-            self._die(str(error))
-        except Exception:
-            logger.exception("The task that reads the engine's outputs failed")
-            self._die("the task that reads the engine's outputs failed")
+        while True:
+            try:
+                await self._read_on()
+            except EngineLostError as loss:
+                self.losses.lose(loss)
+            except EngineDeadError as error:
+                self._die(str(error))
+                return
+            except Exception:
+                logger.exception("The task that reads the engine's outputs failed")
+                self._client.give_up("the task that reads the engine's outputs failed")
+
+    async def _read_on(self) -> None:
+        while True:
+            outputs = await self._client.get_output()
+            self.queue.saw(outputs)
+            aborts = self._outputs.process(outputs)
+            self._stats_line.saw(outputs)
+            self.answers.saw(outputs)
+            self._aborts.send(aborts.stopped, FinishReason.STOP)
+            self._aborts.send(aborts.failed, FinishReason.ERROR)
+            await asyncio.sleep(0)  # outputs that wait already must not keep the readers from running
+
+    def _see_whether_dead(self) -> None:
+        if self._client.dead_cause is not None:
+            self._died.set()
 
     def _die(self, cause: str) -> None:
+        """No more outputs will come of any engine."""
         self._dead_cause = cause
-        self.open_at_death = self._outputs.open_requests(self.config.scheduler.max_num_seqs)
         self._outputs.end_all(FinishReason.ERROR, RequestFailedError(cause, "engine_dead"))
         self.queue.clear()
         self._died.set()

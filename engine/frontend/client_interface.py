@@ -7,13 +7,15 @@ from vllm_obs.engine.messages import EngineCoreOutputs, EngineCoreRequest, Engin
 
 
 class AsyncEngineClient(Protocol):
-    """The engine seen from an event loop, as AsyncMPClient."""
+    """The engines of a server seen from an event loop, as DPLBAsyncMPClient."""
 
-    facts: EngineFacts
+    @property
+    def engines(self) -> Sequence[EngineFacts]:
+        """The facts of the engines that are there; where none is, of those that were last."""
 
     @property
     def dead_cause(self) -> str | None:
-        """Why the engine is gone, None while it lives."""
+        """Why there is no engine, None while there is one."""
 
     async def add_request(self, request: EngineCoreRequest) -> None:
         """Send one sequence."""
@@ -25,10 +27,16 @@ class AsyncEngineClient(Protocol):
         """Call a named method of the core."""
 
     async def get_output(self) -> EngineCoreOutputs:
-        """The next step's outputs; EngineDeadError when there will be none."""
+        """The next step's outputs; EngineLostError when an engine died, EngineDeadError when none will come."""
+
+    def give_up(self, cause: str) -> None:
+        """Take no more outputs of the engines there are: whoever reads them has failed at it."""
+
+    def let_in(self, client: Any) -> None:
+        """An engine that is ready takes the place of the one before it."""
 
     def shutdown(self) -> Any:
-        """End the engine."""
+        """End the engines."""
 
 
 class EngineClient(Protocol):

@@ -18,6 +18,8 @@ NUM_DEPARTURES = 256
 class FrontQueue:
     """Counts at least what the engine counts, so that what has room here has room there.
 
+    The queues of several engines are one here, with the bounds of all that are there: who chooses among them keeps
+    them alike, and an engine refuses for itself what it has no room for.
     A sequence is queued from `admit` until the engine's outputs tell that it was scheduled, and in prefill until
     its first token. One that was ended here counts until the engine has been told. `num_open` gives the sequences
     that have not ended, `clock` monotonic ns. Used from one event loop.
@@ -26,7 +28,7 @@ class FrontQueue:
     def __init__(
         self, limits: QueueLimits, num_open: Callable[[], int], clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        self.kv_cache_usage = 0.0
+        self._limits_of_one = limits
         self._limits = limits
         self._bound = QueueBound(limits)
         self._num_open = num_open
@@ -34,7 +36,8 @@ class FrontQueue:
         self._prefilling: dict[str, int] = {}
         self._num_reserved = 0
         self._num_leaving = 0
-        self._num_blocks = 0
+        self._num_blocks: dict[int, int] = {}
+        self._usage: dict[int, float] = {}
         self._departures: deque[int] = deque(maxlen=NUM_DEPARTURES)
         self._begun_at = clock()
         self._notice = RefusalNotice(clock)
@@ -50,9 +53,24 @@ class FrontQueue:
         pairs = ((len(bound), limits.max_num_reqs), (bound.num_tokens, limits.max_num_tokens))
         return max(min(1.0, number / max(most, 1)) if most is not None else 0.0 for number, most in pairs)
 
-    def attach(self, num_gpu_blocks: int) -> None:
-        """The engine is ready."""
-        self._num_blocks = num_gpu_blocks
+    @property
+    def kv_cache_usage(self) -> float:
+        """The share of the blocks of all engines that is taken."""
+        return sum(self._usage.values()) / max(1, len(self._usage))
+
+    def attach(self, num_gpu_blocks: int, engine_index: int = 0) -> None:
+        """An engine is ready."""
+        self._num_blocks[engine_index], self._usage[engine_index] = num_gpu_blocks, 0.0
+        self._bound_all()
+
+    def detach(self, engine_index: int) -> None:
+        """An engine has gone; where it was the last the bounds are those of one."""
+        self._num_blocks.pop(engine_index, None)
+        self._usage.pop(engine_index, None)
+        self._bound_all()
+
+    def _bound_all(self) -> None:
+        self._limits = self._bound.limits = self._limits_of_one.times(max(1, len(self._num_blocks)))
 
     def place(self) -> "Place":
         """Room for a request that is not tokenised yet; it must be closed."""
@@ -92,7 +110,7 @@ class FrontQueue:
     def saw(self, outputs: EngineCoreOutputs) -> None:
         """Take in what a step's outputs tell; in most steps that is nothing."""
         if outputs.stats is not None:
-            self.kv_cache_usage = outputs.stats.kv_cache_usage
+            self._usage[outputs.engine_index] = outputs.stats.kv_cache_usage
         if not self._limits.is_bounded:
             return
         for request_id in outputs.scheduled_ids:
@@ -117,8 +135,14 @@ class FrontQueue:
             self._bound.remove(request_id)
             self._prefilling.pop(request_id, None)
 
+    def lost(self, request_ids: Iterable[str]) -> None:
+        """The engine that had these has gone."""
+        for request_id in request_ids:
+            self._bound.remove(request_id)
+            self._prefilling.pop(request_id, None)
+
     def clear(self) -> None:
-        """The engine has gone, and its queue with it."""
+        """The engines have gone, and their queues with them."""
         self._bound.clear()
         self._prefilling.clear()
         self._notice.end()
@@ -163,7 +187,7 @@ class FrontQueue:
         return EngineLoad(
             num_decoding + len(self._prefilling),
             num_decoding + sum(self._prefilling.values()),
-            int(self._num_blocks * (1 - self.kv_cache_usage)),
+            int(sum(num * (1 - self._usage[engine]) for engine, num in self._num_blocks.items())),
         )
 
 

@@ -269,7 +269,11 @@ def make_limits(
 
 
 def make_sequences(
-    prepared: PreparedPrompt, params: SamplingParams, arrival: Arrival, draw_seed: Callable[[], int]
+    prepared: PreparedPrompt,
+    params: SamplingParams,
+    arrival: Arrival,
+    draw_seed: Callable[[], int],
+    client_index: int = 0,
 ) -> list[EngineCoreRequest]:
     """The n sequences of a request, under ids of our own that share what is before the last dash.
 
@@ -283,7 +287,7 @@ def make_sequences(
     return [
         EngineCoreRequest(
             request_id=f"{request_id}-{index}",
-            client_index=0,
+            client_index=client_index,
             generation=0,
             prompt_token_ids=prompt_token_ids,
             sampling=prepared.sampling._replace(seed=seed, sequence_index=index),

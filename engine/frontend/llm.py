@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from vllm_obs.engine.args import EngineArgs, read_template
+from vllm_obs.engine.config import ParallelConfig
+from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.frontend.beam_search import BeamLimits, BeamSearch, BeamSearchOutput, BeamSearchParams
 from vllm_obs.engine.frontend.chat_template import ChatTemplate, load_chat_template
 from vllm_obs.engine.frontend.input_processor import Prompt
@@ -52,7 +54,9 @@ class LLM:
             args = EngineArgs(model=model, **engine_args)
         except TypeError as error:
             raise TypeError(f"LLM: {error}") from None
-        self.llm_engine = LLMEngine(args.create_engine_config())
+        config = args.create_engine_config()
+        _check_one_engine(config.parallel)
+        self.llm_engine = LLMEngine(config)
         self._chat_template = load_chat_template(self.llm_engine.config.model, self.llm_engine.tokenizer)
         self._num_requests = 0
 
@@ -185,6 +189,14 @@ class LLM:
                         finished[output.request_id] = output
                         bar.update()
         return finished
+
+
+def _check_one_engine(parallel: ParallelConfig) -> None:
+    if parallel.data_parallel_size > 1 and parallel.data_parallel_rank is None:
+        raise ConfigError(
+            f"LLM runs one engine, not data_parallel_size {parallel.data_parallel_size}: use `vllm-obs serve` for "
+            "several, or run a program for each with its data_parallel_rank"
+        )
 
 
 def _bar(use_tqdm: ProgressBar, total: int, words: str) -> Any:

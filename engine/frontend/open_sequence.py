@@ -67,8 +67,8 @@ class OpenSequence:
         """When the engine's last message about it was taken."""
         self.has_run = False
         """Whether the engine has said anything of it: else it may still wait in the queue."""
-        self.num_steps_before = 0
-        """How many messages the engine had sent when it was registered."""
+        self.num_steps_before: dict[int, int] = {}
+        """How many messages each engine had sent when it was registered."""
         self.ended_at = 0
         self._clock = clock
         self.finish_reason: str | None = None

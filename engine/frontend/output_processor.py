@@ -47,7 +47,7 @@ class OutputProcessor:
         self._clock = clock
         self._open: dict[str, OpenSequence] = {}
         self.num_unknown_rows = 0
-        self._num_steps = 0
+        self._num_steps: dict[int, int] = {}
 
     @property
     def num_open(self) -> int:
@@ -58,26 +58,30 @@ class OutputProcessor:
         """Whether a sequence is registered and not ended."""
         return request_id in self._open
 
-    def open_requests(self, max_num_seqs: int) -> list[OpenRequest]:
-        """Every open sequence, in the order of their registration; the engine runs so many of them at once."""
-        is_full = sum(one.has_run for one in self._open.values()) >= max_num_seqs
-        begun = self._num_steps - NUM_STEPS_TO_BEGIN
+    def open_requests(
+        self, max_num_seqs: int, request_ids: Iterable[str], engine_index: int = 0
+    ) -> list[OpenRequest]:
+        """Those of an engine's sequences that are open, in the given order; it runs so many of them at once."""
+        found = [(request_id, self._open.get(request_id)) for request_id in request_ids]
+        there = [(request_id, one) for request_id, one in found if one is not None]
+        is_full = sum(one.has_run for _, one in there) >= max_num_seqs
+        begun = self._num_steps.get(engine_index, 0) - NUM_STEPS_TO_BEGIN
         return [
             OpenRequest(
                 request_id,
                 one.request.prompt_token_ids,
                 one.request.params,
                 one.num_output_tokens,
-                may_run=one.has_run or not (is_full or one.num_steps_before < begun),
+                may_run=one.has_run or not (is_full or one.num_steps_before.get(engine_index, 0) < begun),
             )
-            for request_id, one in self._open.items()
+            for request_id, one in there
         ]
 
     def register(self, *requests: SequenceRequest) -> None:
         """Take sequences on, all of them or none; the deltas of each go to its `sink`."""
         made = [OpenSequence(request, self._tokenizer, self._clock) for request in requests]
         for sequence in made:
-            sequence.num_steps_before = self._num_steps
+            sequence.num_steps_before = self._num_steps.copy()
             self._open[sequence.request.request_id] = sequence
 
     def process(self, outputs: EngineCoreOutputs) -> CoreAborts:
@@ -96,7 +100,8 @@ class OutputProcessor:
             sequence.has_run = True
             self._advance(sequence, row, outputs.sampled_at, aborts)
         if outputs.request_ids:
-            self._num_steps += 1
+            engine_index = outputs.engine_index
+            self._num_steps[engine_index] = self._num_steps.get(engine_index, 0) + 1
             self._record_taken(outputs, taken_at)
         return aborts
 

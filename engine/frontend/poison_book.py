@@ -21,6 +21,8 @@ KEPT_SECONDS = 600.0
 REST_SECONDS = 30.0
 """How long one that stood out in a single crash is refused, from when it first comes again."""
 NUM_CRASHES = 2
+SAME_CRASH_SECONDS = 1.0
+"""What several API servers tell of a crash within so long they tell of the same one."""
 
 _WELL = (FinishReason.STOP.label, FinishReason.LENGTH.label)
 
@@ -48,10 +50,15 @@ class PoisonBook:
     that ends what clients repeat by themselves, and it may have been there by chance. It stands out as the only
     one that may have been running, or else as the only one of those without output. One that ended well since is
     no longer known (`absolve`), and nobody is after KEPT_SECONDS. The last MAX_MARKS of each kind are kept.
+
+    Where it is `shared` with other API servers of the same engine, which know of requests that this one does not,
+    nobody stands out; `on_crash` is called with the digests of those open here, for `heard` there.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.shared = False
+        self.on_crash: Callable[[list[bytes]], None] = lambda digests: None
         self._suspects: OrderedDict[bytes, _Mark] = OrderedDict()
         self._refused: OrderedDict[bytes, _Mark] = OrderedDict()
 
@@ -76,22 +83,33 @@ class PoisonBook:
         self._suspects.pop(digest, None)
         self._refused.pop(digest, None)
 
-    def crashed(self, open_requests: Sequence[OpenRequest]) -> list[str]:
+    def crashed(self, open_requests: Sequence[OpenRequest], digests: Sequence[bytes] = ()) -> list[str]:
         """An engine crashed on its own with these open; the ids of those that are refused from now on.
 
-        Takes milliseconds for long prompts: call it off the event loop, while nobody calls `check`.
+        `digests` are their `fingerprints`, which take milliseconds for long prompts, where they are made already.
         """
         self._forget_old()
         looked_at: dict[bytes, list[OpenRequest]] = {}
-        for request in open_requests[-MAX_OPEN:]:
-            looked_at.setdefault(fingerprint(request.token_ids, request.params), []).append(request)
-        culprit = _culprit(looked_at) if len(open_requests) <= MAX_OPEN else None
+        digests = digests or fingerprints(open_requests)
+        for digest, request in zip(digests, open_requests[-MAX_OPEN:], strict=True):
+            looked_at.setdefault(digest, []).append(request)
+        culprit = _culprit(looked_at) if len(open_requests) <= MAX_OPEN and not self.shared else None
         for digest in looked_at:
             self._mark(digest, is_culprit=digest == culprit)
+        self.on_crash(list(looked_at))
         refused = [digest for digest in looked_at if digest in self._refused]
         return [request.request_id for digest in refused for request in looked_at[digest]]
 
+    def heard(self, digests: Sequence[bytes]) -> None:
+        """These were open in another API server when an engine crashed."""
+        self._forget_old()
+        for digest in digests:
+            self._mark(digest, is_culprit=False)
+
     def _mark(self, digest: bytes, is_culprit: bool) -> None:
+        known = self._refused.get(digest) or self._suspects.get(digest)
+        if self.shared and known is not None and self._clock() - known.marked_at < SAME_CRASH_SECONDS:
+            return
         before = self._refused.pop(digest, None) or self._suspects.pop(digest, None)
         num_crashes = 1 if before is None else before.num_crashes + 1
         marks = self._refused if is_culprit or num_crashes >= NUM_CRASHES else self._suspects
@@ -134,6 +152,11 @@ def fingerprint(token_ids: Sequence[int], params: SamplingParams) -> bytes:
     digest = hashlib.sha256(np.asarray(token_ids, dtype=np.int64).tobytes())
     digest.update(repr(params).encode("utf-8", "backslashreplace"))
     return digest.digest()
+
+
+def fingerprints(open_requests: Sequence[OpenRequest]) -> list[bytes]:
+    """Of those that are looked at after a crash."""
+    return [fingerprint(request.token_ids, request.params) for request in open_requests[-MAX_OPEN:]]
 
 
 def _culprit(looked_at: dict[bytes, list[OpenRequest]]) -> bytes | None:

@@ -124,7 +124,7 @@ def test_a_template_is_read_from_its_file(model: str, tmp_path: Path) -> None:
         ({"seed": -1}, "--seed -1"),
         ({"dtype": "fp8"}, "--dtype fp8 is not one of auto, bfloat16"),
         ({"scheduling_policy": "lifo"}, "--scheduling-policy lifo is not one of fcfs, priority"),
-        ({"distributed_executor_backend": "gloo"}, "--distributed-executor-backend gloo is not one of uni, mp, ray"),
+        ({"distributed_executor_backend": "x"}, "--distributed-executor-backend x is not one of uni, mp, ray"),
         ({"max_num_seqs": 100, "max_num_batched_tokens": 99}, "99 is less than --max-num-seqs 100"),
         (
             {"enable_chunked_prefill": False, "max_num_batched_tokens": 999},
@@ -186,3 +186,14 @@ def test_the_device_is_cuda_only_where_the_driver_shows_one(
         detect_device("cuda")
     (tmp_path / "nvidiactl").touch()
     assert [detect_device(asked) for asked in ("auto", "cuda", "cpu")] == ["cuda", "cuda", "cpu"]
+
+
+def test_one_of_several_engines_knows_which_it_is(model: str) -> None:
+    assert make(model, data_parallel_size=3).engine_index == 0
+    asked = {"data_parallel_size": 3, "data_parallel_rank": 2, "data_parallel_balancer": "power-of-two"}
+    config = make(model, **asked)
+    assert (config.engine_index, config.parallel.data_parallel_balancer) == (2, "power_of_two")
+    with pytest.raises(ConfigError, match="--data-parallel-rank 3 is not below --data-parallel-size 3"):
+        make(model, data_parallel_size=3, data_parallel_rank=3)
+    with pytest.raises(ConfigError, match="--data-parallel-balancer best is not one of least-loaded"):
+        make(model, data_parallel_balancer="best")

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -303,3 +304,34 @@ def test_who_is_told_of_an_end_and_fails_keeps_nobody_else_from_hearing_it() -> 
         assert child.wait(START_SECONDS)
         child.stop()
         assert heard == [f"{TITLE} was killed by SIGKILL"]
+
+
+def test_orders_reach_the_child_in_order_even_those_that_came_early() -> None:
+    with child_that("obey") as child:
+        for number in range(3):
+            assert child.order("ADD", number)
+        assert child.wait_for("OBEYED", START_SECONDS) == [0, 1, 2]
+        assert child.order("ADD", 3)
+        assert child.order("FAIL", None), "an order that cannot be obeyed harms nobody"
+        assert child.order("ADD", 4)
+        assert child.wait_for("OBEYED AGAIN", START_SECONDS) == [0, 1, 2, 3, 4]
+
+
+def test_an_order_that_nobody_reads_holds_up_nobody() -> None:
+    with child_that("stopped") as child:
+        child.wait_for(READY, START_SECONDS)
+        payload = "x" * 4000
+        begun_at = time.monotonic()
+        while child.order("ADD", payload):
+            assert time.monotonic() - begun_at < START_SECONDS
+        assert not child.order("ADD", 1) or not child.order("ADD", payload)
+        child.stop(0.0)
+        assert child.exit_code == -signal.SIGKILL
+
+
+def test_an_order_is_small_and_of_a_child_that_lives() -> None:
+    with child_that("leave") as child:
+        with pytest.raises(ValueError, match="an order of 5"):
+            child.order("ADD", "x" * 5000)
+        assert child.wait(START_SECONDS)
+        assert not child.order("ADD", 1)

@@ -275,7 +275,7 @@ def test_an_engine_that_ends_after_it_said_ready_is_not_waited_for(monkeypatch: 
         client._link.child.wait_for("READY", START_SECONDS)
         os.kill(client._link.child.pid, signal.SIGKILL)
         assert client._link.child.wait(START_SECONDS)
-        monkeypatch.setattr(client._link, "_take_hello", lambda: False)
+        monkeypatch.setattr(client._link.sockets, "_take_hello", lambda: False)
         with pytest.raises(StartupError, match="killed by SIGKILL"):
             asyncio.run(client.ready())
     finally:

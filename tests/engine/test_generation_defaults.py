@@ -38,7 +38,7 @@ def test_a_model_without_advice_gives_none(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_named_must_have_advice(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no .*generation_config.json"):
+    with pytest.raises(ConfigError, match=r"there is no .*generation_config\.json"):
         generation_config(str(tmp_path), "", {})
 
 

@@ -100,3 +100,11 @@ def test_reserved_ones_come_behind_with_a_token_each() -> None:
             assert queue.why_full([5], load, num_reserved) == queue.why_full(ones, load)
     assert queue.why_full([], FULL, 3) == "max_num_queued_reqs"
     assert queue.why_full([], FULL, 2) is None
+
+
+def test_api_servers_of_one_engine_share_its_bounds() -> None:
+    limits = LIMITS._replace(max_num_reqs=10, max_num_tokens=101, max_num_seqs=7)
+    shared = limits.share_of(4)
+    assert shared == limits._replace(max_num_reqs=3, max_num_tokens=26, max_num_seqs=2, max_num_batched_tokens=25)
+    assert limits.share_of(1) == limits
+    assert LIMITS._replace(max_num_reqs=None).share_of(2).max_num_reqs is None

@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from pipelined_executor import pipelined
 from scheduler_driver import SchedulerDriver
 
 from vllm_obs.engine.messages import FinishReason, SamplingSpec
@@ -27,7 +28,7 @@ MAX_MODEL_LEN = 24
 
 @dataclass(frozen=True)
 class Setting:
-    """One world: a pool, limits, and how many plans may be in flight."""
+    """One world: a pool, limits, and how many plans may be in flight, which name every token in a pipeline."""
 
     num_blocks: int
     max_num_seqs: int
@@ -35,6 +36,7 @@ class Setting:
     policy: str
     enable_prefix_caching: bool
     depth: int
+    is_pipelined: bool
 
 
 SETTINGS = st.builds(
@@ -45,6 +47,7 @@ SETTINGS = st.builds(
     policy=st.sampled_from(["fcfs", "priority"]),
     enable_prefix_caching=st.booleans(),
     depth=st.integers(1, 3),
+    is_pipelined=st.booleans(),
 )
 _BASES = ([0, 1, 1, 0, 0, 1, 0, 1, 1, 1, 0], [0, 1, 1, 0, 1, 1, 1, 0, 0, 0, 1])
 # Few beginnings, cut anywhere, so that prefixes are shared all the time.
@@ -64,6 +67,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_batched_tokens=setting.budget,
             policy=setting.policy,
         )
+        if setting.is_pipelined:
+            config = pipelined(setting.depth, config)
         self.setting = setting
         self.driver = SchedulerDriver(setting.num_blocks, config)
         self.first_scheduled: list[Request] = []
@@ -88,7 +93,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.scheduler.num_in_flight < self.setting.depth)
     @rule()
     def launch(self) -> None:
-        decisions = self.driver.launch().decisions
+        state = self.driver.scheduler._state
+        busy = state.in_flight_ids()
+        awaited = {request.request_id for step in state.in_flight for request in step.sampled}
+        plan, decisions, _ = self.driver.launch()
+        if self.setting.is_pipelined:
+            assert not busy & awaited & set(plan.running_ids), "a token is known before the next is asked for"
+            assert not busy & set(decisions.left_out_ids), "nobody is held up while a step runs it"
         self.first_scheduled += [self.driver.requests[name] for name in decisions.admitted_ids]
         assert bool(self.driver.scheduler.num_waiting) == bool(decisions.head_reason), (
             "a head that waits knows why"

@@ -14,7 +14,8 @@ from fake_executor import expected_output
 from strangers import SPEECHES, seconds_until_cut_off, strangers_at
 from wire_samples import outputs
 
-from vllm_obs.engine.launch import EngineLink, engine_identity
+from vllm_obs.engine.engine_titles import engine_identity
+from vllm_obs.engine.launch import EngineLink
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.socket_door import SocketDoor
 from vllm_obs.engine.sockets import HANDSHAKE_TIMEOUT_MS, bind, make_socket, receive_frames, socket_endpoint
@@ -110,7 +111,7 @@ def test_nobody_but_the_engine_gets_in_while_it_starts() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
     def attack(link: EngineLink) -> None:
-        for endpoint in link._endpoints:
+        for endpoint in link.sockets.endpoints:
             with strangers_at(
                 path_of(endpoint), [*SPEECHES.values(), *[b""] * NUM_SILENT], LIMIT_SECONDS
             ) as silent:
@@ -126,7 +127,7 @@ def test_nobody_but_the_engine_gets_in_while_it_starts() -> None:
         peer.add("a", [1, 2, 3], max_tokens=20)
         assert peer.run({"a"}) == {"a": (expected_output([1, 2, 3], 20), FinishReason.LENGTH)}
         assert len(os.listdir("/proc/self/fd")) - before < 60  # noqa: PTH208
-        for endpoint in peer.link._endpoints:
+        for endpoint in peer.link.sockets.endpoints:
             assert not Path(path_of(endpoint)).exists()
     finally:
         peer.close()
@@ -138,7 +139,7 @@ def pretend_to_be_the_engine(link: EngineLink) -> None:
     with zmq.Context() as context:
         dealer = make_socket(context, zmq.DEALER, engine_identity(0, GENERATION))
         push = make_socket(context, zmq.PUSH)
-        for impostor, endpoint in zip((dealer, push), link._endpoints, strict=True):
+        for impostor, endpoint in zip((dealer, push), link.sockets.endpoints, strict=True):
             impostor.connect(endpoint)
         dealer.send_multipart(encoder.frames(HELLO, Hello(0, GENERATION, os.getpid())))
         forged = outputs(request_ids=["a", "b"], new_token_ids=np.array([7, 7], np.int32))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from wire_samples import COMMANDS, OUTPUTS, REQUESTS, int32, logprobs, outputs, plain, plan
 
 from vllm_obs.engine.codec_arrays import INLINE_MAX_BYTES, MAX_BUFFERS
-from vllm_obs.engine.codec_columns import pack_int_lists, pack_ints, unpack_int_lists
+from vllm_obs.engine.codec_columns import MAX_LISTS, pack_int_lists, pack_ints, unpack_int_lists
 from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.executor import commands
 from vllm_obs.engine.executor.shm_queue import MAX_MESSAGE_BYTES
@@ -136,12 +136,28 @@ def test_plans_whose_columns_disagree_are_refused() -> None:
             commands.decode(commands.encode(FrameEncoder(), commands.ExecuteModel(1, broken)))
 
 
+ONE = pack_ints([1])
+
+
 @pytest.mark.parametrize(
     "columns",
-    [[b"i\xff\xff\xff\x7f", b"i"], [b"i\xff\xff\xff\xff", b"i"], [b"i"], b"i", [pack_ints([2]), pack_ints([1])]],
+    [
+        b"i",
+        [1, ONE, ONE],
+        [b"i", ONE, ONE, ONE],
+        [True, b"i", b"i", b"i"],
+        [-1, b"i", b"i", b"i"],
+        [MAX_LISTS + 1, b"i", b"i", b"i"],
+        [2, ONE, pack_ints([2**31 - 1]), ONE],
+        [2, ONE, pack_ints([-1]), ONE],
+        [3, pack_ints([0, 1]), pack_ints([2, -1]), ONE],
+        [2, ONE, pack_ints([1, 1]), pack_ints([1, 1])],
+        [1, ONE, ONE, ONE],
+        [2, pack_ints([-1]), ONE, ONE],
+    ],
 )
 def test_lists_of_ints_whose_columns_disagree_are_refused(columns: Any) -> None:
-    with pytest.raises(ValueError, match=r"disagree|columns"):
+    with pytest.raises(ValueError, match=r"disagree|column|does not exist"):
         unpack_int_lists(columns)
 
 

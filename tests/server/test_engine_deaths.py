@@ -29,6 +29,12 @@ SECRET = "cannot read /home/somebody/secret"
             "Worker_TP1 exited with code 3",
             False,
         ),
+        (
+            f"EngineCore_DP0 exited with code 70: Node_1 was lost: {SECRET} gave no sign of life for 5 s",
+            "Node_1 was lost",
+            True,
+        ),
+        (f"EngineCore_DP0 exited with code 70: Worker_TP1 was lost: {SECRET}", "Worker_TP1 was lost", True),
         ("the task that reads the engine's outputs failed", "", False),
     ],
 )

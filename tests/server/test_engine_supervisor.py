@@ -14,12 +14,12 @@ from fake_engine import FakeEngine
 from http_app import Served, served
 from in_loop import in_loop
 
-from vllm_obs.engine.errors import StartupError
+from vllm_obs.engine.errors import EngineDeadError, StartupError
 from vllm_obs.server import restart_budget
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.engine_supervisor import EngineSupervisor
 from vllm_obs.server.errors import seconds_until
-from vllm_obs.server.state import Phase
+from vllm_obs.server.phase import Phase
 from vllm_obs.telemetry.records import EngineRestarted
 
 TEXT = "/v1/completions"
@@ -43,7 +43,8 @@ class Kept:
 
     @property
     def engine(self) -> Any:
-        return self.supervisor.client
+        (engine,) = self.supervisor.engines
+        return engine
 
     async def until(self, phase: Phase) -> None:
         async with asyncio.timeout(20):
@@ -63,7 +64,7 @@ class Kept:
 async def kept(first: FakeEngine, *later: FakeEngine, restarts: int = 3) -> AsyncIterator[Kept]:
     first.successors = list(later)
     async with served(first, ServerConfig(engine_restarts=restarts)) as app:
-        supervisor = EngineSupervisor(app.api, first, app.recorder)  # type: ignore[arg-type]
+        supervisor = EngineSupervisor(app.api, app.api.engine.client, app.recorder)
         keeping = asyncio.create_task(supervisor.keep())
         await asyncio.sleep(0)
         try:
@@ -145,12 +146,14 @@ async def test_a_stream_ends_with_an_error_event_that_names_the_cause() -> None:
 async def test_calls_that_waited_fail_and_later_ones_reach_the_new_engine() -> None:
     first, second = engine(), engine()
     async with kept(first, second) as here:
-        before = here.app.api.engine.llm
+        second.loaded.clear()
         first.die(KILLED)
+        await here.until(Phase.RESTARTING)
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            await here.app.llm.call_utility("is_profiling")
+        second.loaded.set()
         await here.until(Phase.READY)
-        with pytest.raises(Exception, match="SIGKILL"):
-            await before.call_utility("is_profiling")
-        await here.app.api.engine.llm.call_utility("is_profiling")
+        await here.app.llm.call_utility("is_profiling")
         assert second.utility_calls == [("is_profiling", ())]
         assert (await here.app.post("/tokenize", {"prompt": "Hi"})).status_code == 200
 
@@ -264,7 +267,7 @@ async def test_a_signal_that_somebody_sent_is_no_requests_fault() -> None:
 async def test_an_engine_that_lives_on_while_nobody_reads_it_is_ended_first() -> None:
     first, second = engine(), engine()
     async with kept(first, second) as here:
-        first._outputs.put_nowait("no outputs")  # type: ignore[arg-type]
+        first.say("no outputs")  # type: ignore[arg-type]
         await asyncio.wait_for(asyncio.to_thread(first.was_asked_to_stop.wait, 20), 20)
         await here.until(Phase.READY)
         assert (first.num_shutdowns, here.engine) == (1, second)

@@ -22,7 +22,7 @@ class Watched:
 
     def saw(self, *rows: Row) -> bool:
         self.watch.saw(step_outputs(*rows))
-        return self.watch.is_broken
+        return self.watch.is_broken(0)
 
 
 @pytest.fixture
@@ -64,7 +64,17 @@ def test_after_a_rest_it_may_be_tried_and_one_more_broken_answer_is_enough(watch
     for _ in range(MAX_BROKEN_ANSWERS):
         watched.saw(BROKEN)
     watched.now += REST_SECONDS
-    assert not watched.watch.is_broken
+    assert not watched.watch.is_broken(0)
     assert watched.saw(BROKEN)
     watched.now += REST_SECONDS
-    assert not watched.watch.is_broken
+    assert not watched.watch.is_broken(0)
+
+
+def test_a_token_of_another_engine_mends_nothing(watched: Watched) -> None:
+    other = step_outputs(GOOD)._replace(engine_index=1)
+    for _ in range(MAX_BROKEN_ANSWERS):
+        watched.saw(BROKEN)
+        watched.watch.saw(other)
+    assert [watched.watch.is_broken(engine) for engine in (0, 1)] == [True, False]
+    watched.watch.forget(0)  # another takes its place
+    assert not watched.watch.is_broken(0)

@@ -11,8 +11,8 @@ from default_model import default_config, default_model_config, default_tokenize
 from scripted_client import ScriptedAsyncClient
 from step_outputs import Row
 
-from vllm_obs.engine.errors import EngineDeadError, RequestError, RequestFailedError
-from vllm_obs.engine.frontend import async_llm, output_processor
+from vllm_obs.engine.errors import EngineDeadError, EngineLostError, RequestError, RequestFailedError
+from vllm_obs.engine.frontend import async_llm, engine_losses, output_processor
 from vllm_obs.engine.frontend.arrival import Arrival
 from vllm_obs.engine.frontend.async_llm import AsyncLLM
 from vllm_obs.engine.frontend.chat_template import load_chat_template
@@ -288,6 +288,40 @@ def test_a_broken_output_is_the_death_of_the_reader_and_said_so() -> None:
         stage.client.fail(ValueError("torn"))
         assert (await reading.end())[-1].finish_reason == "error"
         assert "reads the engine's outputs" in (stage.llm.dead_cause or "")
+        assert (await stage.llm.losses.wait(0)).num_open == 1
+
+    played(play)
+
+
+def test_the_loss_of_one_engine_ends_its_own_streams_and_the_others_go_on() -> None:
+    async def play(stage: Stage) -> None:
+        lost, kept = await stage.reading([5, 6]), await stage.reading([7, 8])
+        waiting = asyncio.ensure_future(stage.llm.losses.wait(1))
+        stage.client.fail(EngineLostError("it was killed", 1, [stage.id(0), "nobody"]))
+        last = (await lost.end())[-1]
+        assert (str(last.error), last.error and last.error.reason) == ("it was killed", "engine_dead")
+        assert await waiting == ("it was killed", 1)
+        assert (stage.llm.num_in_flight, stage.llm.dead_cause) == (1, None)
+        stage.client.say(Row(stage.id(1), [17], LENGTH))
+        assert (await kept.end())[-1].finish_reason == "length"
+        stage.llm.let_in("its successor", stage.client.engines[0]._replace(engine_index=1))
+        assert not stage.llm.losses._told_of(1).done()
+        assert (len(stage.llm.losses.poison), stage.client.aborts) == (0, [])
+
+    assert played(play).endings == ["error", "length"]
+
+
+def test_streams_of_a_crash_end_though_nobody_can_be_found_to_blame() -> None:
+    def fail(*args: object) -> None:
+        raise RuntimeError("planted")
+
+    async def play(stage: Stage) -> None:
+        stage.llm.losses.may_blame = lambda engine_index, cause: True
+        reading = await stage.reading([5, 6])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine_losses, "fingerprints", fail)
+            stage.client.fail(EngineLostError("it crashed", 0, [stage.id(0)]))
+            assert (await reading.end())[-1].finish_reason == "error"
 
     played(play)
 
@@ -374,9 +408,15 @@ def test_the_request_that_ran_when_the_engine_crashed_is_named_and_not_the_one_t
         waited = await stage.reading([7, 8])
         for _ in range(NUM_STEPS_TO_BEGIN + 1):
             stage.client.say(Row(stage.id(0), [17]))
-        stage.client.fail(EngineDeadError("it crashed"))
+        stage.llm.losses.may_blame = lambda engine_index, cause: cause == "it crashed"
+        stage.client.fail(EngineLostError("it crashed", 0, [stage.id(0), stage.id(1)]))
         await asyncio.gather(ran.end(), waited.end())
-        assert stage.llm.poison.crashed(stage.llm.open_at_death) == [stage.id(0)]
+        assert await stage.llm.losses.wait(0) == ("it crashed", 2)
+        with pytest.raises(RequestFailedError, match="not run again"):
+            await stage.llm.submit([5, 6], SamplingParams(), "r")
+        again = await stage.reading([7, 8])
+        stage.client.say(Row(stage.id(2), [17], LENGTH))
+        await again.end()
 
     played(play)
 
@@ -389,7 +429,7 @@ def test_what_was_open_in_a_crash_is_forgiven_once_it_ended_well_and_known_by_a_
         return fingerprint(token_ids, params)
 
     async def play(stage: Stage) -> None:
-        poison = stage.llm.poison
+        poison = stage.llm.losses.poison
         params = SamplingParams(n=2)
         await run_well(stage, [5, 6])
         assert seen == [], "as long as no engine has crashed"

@@ -254,3 +254,21 @@ def test_a_dead_engine_has_no_queue(front: Front) -> None:
     front.open.clear()
     assert len(front.queue) == 0
     front.send("d", "e", "f")
+
+
+def test_two_engines_have_twice_the_room_and_one_that_is_lost_takes_its_own_along(front: Front) -> None:
+    front.queue.attach(1000, engine_index=1)
+    assert front.queue.fill == 0.5, "two wait, and four may"
+    front.send("d", "e", "f")
+    front.refusal("g")
+    front.queue.saw(step_outputs()._replace(engine_index=1, stats=SchedulerStats(1, 0, 0.5, 0)))
+    assert front.queue.kv_cache_usage == 0.25
+    lost = ["a", "d", "e", "f", "nobody"]
+    front.open.difference_update(lost)
+    front.queue.lost(lost)
+    front.queue.detach(1)
+    assert (len(front.queue), front.queue.kv_cache_usage) == (2, 0.0)
+    front.send("h")
+    front.refusal("i")
+    front.queue.detach(0)
+    front.refusal("i")

@@ -229,3 +229,8 @@ def test_the_package_offers_llm_and_its_parameters_without_loading_them() -> Non
         "vllm_obs.engine.frontend.llm vllm_obs.engine.sampling_params False",
         "vllm_obs.engine.frontend.beam_search vllm_obs.engine.structured.params",
     ]
+
+
+def test_several_engines_are_not_for_one_program() -> None:
+    with pytest.raises(ConfigError, match="one engine, not data_parallel_size 2: use `vllm-obs serve`"):
+        LLM(data_parallel_size=2)

@@ -137,7 +137,8 @@ def test_one_who_cannot_be_told_anything_ends_and_the_others_go_on(desk: Desk) -
 
 def waiting(desk: Desk, max_num_seqs: int = 8) -> list[str]:
     """Those that cannot have been running when the engine died."""
-    return [one.request_id for one in desk.processor.open_requests(max_num_seqs) if not one.may_run]
+    ids = ["old", "runs", "begun", "new", "first", "second", "ghost"]
+    return [one.request_id for one in desk.processor.open_requests(max_num_seqs, ids) if not one.may_run]
 
 
 def test_one_that_steps_have_passed_over_waits_and_one_that_was_just_sent_may_run(desk: Desk) -> None:

@@ -177,3 +177,27 @@ def test_it_keeps_digests_and_no_text() -> None:
     book = PoisonBook()
     book.crashed([request(1)])
     assert "secret word" not in repr(vars(book))
+
+
+def test_of_several_servers_nobody_is_refused_before_a_second_crash_wherever_that_was() -> None:
+    """Each knows only its own requests: that it had a single one says nothing."""
+    clock = Clock()
+    here, there = PoisonBook(clock), PoisonBook(clock)
+    for book, other in ((here, there), (there, here)):
+        book.shared, book.on_crash = True, other.heard
+    assert here.crashed([request(1)]) == []
+    assert (known(here, 1, 2), known(there, 1, 2)) == ([1], [1])
+    clock.now += 5
+    assert there.crashed([request(1), request(2)]) == ["r1"]
+    assert (refused(here, 1, 2), refused(there, 1, 2)) == ([1], [1])
+
+
+def test_what_several_servers_had_open_in_one_crash_was_open_in_one() -> None:
+    clock = Clock()
+    here, there = PoisonBook(clock), PoisonBook(clock)
+    for book, other in ((here, there), (there, here)):
+        book.shared, book.on_crash = True, other.heard
+    here.crashed([request(1)])
+    clock.now += 0.01
+    there.crashed([request(1)])
+    assert (known(here, 1), known(there, 1)) == ([1], [1])

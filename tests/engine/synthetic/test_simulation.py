@@ -77,7 +77,7 @@ def test_each_source_writes_in_order_of_time() -> None:
     seen: list[tuple[str, int]] = []
     simulation = Simulation(
         [Arrival(0.1 * number, 50, 20, "", "") for number in range(40)],
-        sink=lambda source, record: seen.append((source.role, simulation_moment(record))),
+        sink=lambda at, source, record: seen.append((source.role, simulation_moment(record))),
     )
     simulation.run(5.0)
     for role in {role for role, _ in seen}:
@@ -159,7 +159,7 @@ def test_an_hour_of_gaps_passes_in_rounds() -> None:
 
 def test_what_can_never_fit_is_refused_and_recorded_so() -> None:
     facts: list[Record] = []
-    simulation = Simulation([Arrival(0.0, 9000, 4, "", "")], sink=lambda source, record: facts.append(record))
+    simulation = Simulation([Arrival(0.0, 9000, 4, "", "")], sink=lambda at, source, record: facts.append(record))
     simulation.run(1.0)
     (ended,) = [record for record in facts if isinstance(record, RequestEnded)]
     assert (ended.finish_reason, ended.error) == ("error", "context_length_exceeded")
