@@ -57,6 +57,7 @@ class EngineArgs:
     override_generation_config: dict[str, Any] | None = None
     seed: int = 0
     device: str = "auto"
+    attention_backend: str = "auto"
     distributed_executor_backend: str | None = None
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -111,6 +112,7 @@ class EngineArgs:
             max_model_len=max_model_len,
             seed=self.seed,
             device=device,
+            attention_backend=self.attention_backend,
             chat_template=template,
             max_logprobs=self._max_logprobs(source.architecture.vocab_size),
             synthetic_step_time=step_time,
@@ -126,9 +128,9 @@ class EngineArgs:
             from vllm_obs.engine.nodes.cluster_key import read_cluster_key
 
             read_cluster_key(parallel.cluster_key_file)
-        return VllmConfig(
-            model, whole._cache(), whole._scheduler(device, max_model_len), parallel, self._observability()
-        )
+        scheduler = whole._scheduler(device, max_model_len)
+        config = VllmConfig(model, whole._cache(), scheduler, parallel, self._observability())
+        return replace(config, engine_index=self.data_parallel_rank or 0)
 
     def _check(self) -> None:
         for flag in ENGINE_FLAGS:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import vllm_obs
-from vllm_obs.engine.child_pipe import FAILED, STOP, read_message, write_message
+from vllm_obs.engine.child_pipe import FAILED, STOP, read_message, write_message, write_order
 from vllm_obs.engine.errors import ConfigError, StartupError
 
 EXIT_OUT_OF_MEMORY = 71
@@ -121,6 +121,17 @@ class Child:
                 return
             cause = self.exit_cause
         callback(cause)
+
+    def order(self, kind: str, payload: Any) -> bool:
+        """Give the child an order of plain values, small enough for a pipe to take whole (else ValueError).
+
+        Never waits: False when the child has ended, or has left so many orders unread that the pipe is full.
+        """
+        try:
+            write_order(self._orders_fd, kind, payload)
+        except OSError:
+            return False
+        return True
 
     def ask_to_stop(self) -> None:
         """Order the child to end; it decides how."""
@@ -257,6 +268,7 @@ def spawn(module: str, title: str, configuration: dict[str, Any], pass_fds: Sequ
     }
     with contextlib.suppress(BrokenPipeError):
         write_message(orders_write, "CONFIGURATION", envelope)
+    os.set_blocking(orders_write, False)  # a child that does not read holds up nobody
     return child
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -18,6 +19,9 @@ from vllm_obs.engine.errors import ConfigError, StartupError, VllmObsError
 from vllm_obs.engine.log import configure_logging
 
 _PR_SET_PDEATHSIG = 1
+MAX_EARLY_ORDERS = 256
+"""Orders kept that come before anybody takes them; a process still starts then, and the oldest give way."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -31,6 +35,9 @@ class Owner:
         self._status_fd = status_fd
         self._on_stop: Callable[[], None] = lambda: os._exit(0)
         self._sending = threading.Lock()
+        self._order_callbacks: dict[str, Callable[[Any], None]] = {}
+        self._early_orders: deque[tuple[str, Any]] = deque(maxlen=MAX_EARLY_ORDERS)
+        self._ordering = threading.Lock()
         message = read_message(orders_fd)
         if message is None:
             os._exit(1)
@@ -52,6 +59,28 @@ class Owner:
         Before that an order ends it at once: what is still starting has nothing to finish.
         """
         self._on_stop = callback
+
+    def on_order(self, kind: str, callback: Callable[[Any], None]) -> None:
+        """Call `callback(payload)` for every order of that kind, in order, from another thread than the main one.
+
+        Those that came before are told now.
+        """
+        with self._ordering:
+            self._order_callbacks[kind] = callback
+            early, self._early_orders = self._early_orders, deque(maxlen=MAX_EARLY_ORDERS)
+            for each in early:
+                self._obey(*each)
+
+    def _obey(self, kind: str, payload: Any) -> None:
+        """The thread that does this must see the owner's death, whatever becomes of an order."""
+        callback = self._order_callbacks.get(kind)
+        if callback is None:
+            self._early_orders.append((kind, payload))
+            return
+        try:
+            callback(payload)
+        except Exception:
+            _logger.exception("the order %s could not be obeyed", kind)
 
     def fail(
         self, message: str, exit_code: int = StartupError.exit_code, log_level: int = logging.ERROR
@@ -80,6 +109,9 @@ class Owner:
                 os._exit(1)
             if message[0] == STOP:
                 self._on_stop()
+                continue
+            with self._ordering:
+                self._obey(*message)
 
 
 def guarded(owner: Owner, name: str, body: Callable[[], None]) -> Callable[[], None]:

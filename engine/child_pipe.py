@@ -1,6 +1,7 @@
 """The messages on the two pipes between a child and its owner: a length, then msgpack [kind, payload]."""
 
 import os
+import select
 import struct
 from typing import Any
 
@@ -9,6 +10,8 @@ import msgpack
 READY = "READY"
 FAILED = "FAILED"
 STOP = "STOP"
+CLIENT = "CLIENT"
+"""The order that a client of an engine is gone, and where the one in its place listens."""
 CONFIGURATION = "CONFIGURATION"
 
 MAX_MESSAGE_BYTES = 16 << 20
@@ -23,6 +26,17 @@ def write_message(fd: int, kind: str, payload: Any) -> None:
     unsent = memoryview(_LENGTH.pack(len(body)) + body)
     while unsent:
         unsent = unsent[os.write(fd, unsent) :]
+
+
+def write_order(fd: int, kind: str, payload: Any) -> None:
+    """Write one message at once and whole to a pipe that does not block; BlockingIOError when it is full.
+
+    ValueError for one that the kernel would not take in one piece, OSError when the other side is gone.
+    """
+    body: bytes = msgpack.packb([kind, payload])
+    if _LENGTH.size + len(body) > select.PIPE_BUF:
+        raise ValueError(f"an order of {len(body)} bytes; the limit is {select.PIPE_BUF - _LENGTH.size}")
+    os.write(fd, _LENGTH.pack(len(body)) + body)
 
 
 def read_message(fd: int) -> tuple[str, Any] | None:

@@ -2,9 +2,11 @@
 
 import struct
 from collections.abc import Sequence
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from typing import Any
 
+MAX_LISTS = 1 << 16
+"""So many lists may a message say that it has; empty ones take no room in it."""
 _NARROW, _WIDE = b"i", b"q"
 _ITEM_BYTES = {_NARROW: 4, _WIDE: 8}
 
@@ -26,17 +28,25 @@ def unpack_ints(data: Any) -> list[int]:
     return memoryview(data)[1:].cast(data[:1].decode("ascii")).tolist()  # type: ignore[call-overload, no-any-return]
 
 
-def pack_int_lists(lists: Sequence[Sequence[int]]) -> list[bytes]:
-    """The lengths of the lists and all their values, as two columns."""
-    return [pack_ints(list(map(len, lists))), pack_ints(list(chain.from_iterable(lists)))]
+def pack_int_lists(lists: Sequence[Sequence[int]]) -> list[Any]:
+    """How many lists there are; then which are not empty, their lengths and all their values, as columns."""
+    where = list(compress(range(len(lists)), lists))
+    filled = list(filter(None, lists))
+    lengths, values = list(map(len, filled)), list(chain.from_iterable(filled))
+    return [len(lists), pack_ints(where), pack_ints(lengths), pack_ints(values)]
 
 
 def unpack_int_lists(value: Any) -> list[list[int]]:
     """The lists `pack_int_lists` packed; ValueError when the columns do not agree."""
-    if type(value) is not list or len(value) != 2:
-        raise ValueError("expected two columns of ints")
-    lengths, values = unpack_ints(value[0]), unpack_ints(value[1])
-    if (lengths and min(lengths) < 0) or sum(lengths) != len(values):
+    if type(value) is not list or len(value) != 4 or type(value[0]) is not int or not 0 <= value[0] <= MAX_LISTS:
+        raise ValueError(f"expected a number of lists, {MAX_LISTS} at most, and three columns of ints")
+    where, lengths, values = map(unpack_ints, value[1:])
+    if len(where) != len(lengths) or sum(lengths) != len(values) or (lengths and min(lengths) < 0):
         raise ValueError("lengths and values disagree")
+    if where and not 0 <= min(where) <= max(where) < value[0]:
+        raise ValueError("a list that does not exist")
+    lists: list[list[int]] = [[] for _ in range(value[0])]
     source = iter(values)
-    return [list(islice(source, length)) if length else [] for length in lengths]
+    for index, length in zip(where, lengths, strict=True):
+        lists[index] = list(islice(source, length))
+    return lists

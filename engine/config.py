@@ -97,6 +97,7 @@ class ModelConfig:
     max_model_len: int
     seed: int = 0
     device: Device = "cpu"
+    attention_backend: str = "auto"
     chat_template: str | None = None
     max_logprobs: int = 20
     synthetic_step_time: dict[str, Any] = field(default_factory=dict)
@@ -130,7 +131,8 @@ class SchedulerConfig:
     """The limits of one step, and of what may wait for one.
 
     `stream_interval` is how many tokens a stream gathers before it sends a chunk. `max_num_queued_reqs` sequences
-    with `max_num_queued_tokens` prompt tokens may wait for their first step; None is no bound.
+    with `max_num_queued_tokens` prompt tokens may wait for their first step; None is no bound. Of these
+    bounds each of `num_clients` API servers has its share.
     """
 
     max_num_seqs: int = 256
@@ -140,6 +142,7 @@ class SchedulerConfig:
     stream_interval: int = 1
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
+    num_clients: int = 1
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,14 @@ ROWS_A_MESSAGE = 4096
 CUT_OFF = ("stalled", "the outputs of this request were not read in time")
 
 
-def drain(outbox: SimpleQueue[EngineCoreOutputs]) -> list[EngineCoreOutputs]:
+def drain(outbox: SimpleQueue[EngineCoreOutputs | None]) -> list[EngineCoreOutputs]:
     """Everything that waits, in order."""
     waiting: list[EngineCoreOutputs] = []
     with contextlib.suppress(Empty):
         while True:
-            waiting.append(outbox.get_nowait())
+            outputs = outbox.get_nowait()
+            if outputs is not None:
+                waiting.append(outputs)
     return waiting
 
 

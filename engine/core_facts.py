@@ -14,7 +14,7 @@ def engine_facts(config: VllmConfig, capacity: KVCapacity, phases: list[tuple[st
     model, block_size = config.model, config.cache.block_size
     num_cache_tokens = capacity.num_blocks * block_size
     return EngineFacts(
-        engine_index=0,
+        engine_index=config.engine_index,
         pid=os.getpid(),
         model=model.model,
         dtype=model.dtype,
@@ -36,7 +36,7 @@ def engine_described(config: VllmConfig, capacity: KVCapacity, described_at: int
     model, scheduler, cache = config.model, config.scheduler, config.cache
     size = model_size(model.architecture)
     return EngineDescribed(
-        engine_index=0,
+        engine_index=config.engine_index,
         generation=config.generation,
         model_names=list(model.served_model_names),
         dtype=model.dtype,
@@ -56,6 +56,7 @@ def engine_described(config: VllmConfig, capacity: KVCapacity, described_at: int
         flops_per_token=size.flops_per_token,
         kv_bytes_per_token=capacity.block_bytes // cache.block_size,
         described_at=described_at,
+        num_stages=config.parallel.pipeline_parallel_size,
     )
 
 

@@ -1,6 +1,8 @@
 """The EngineCore's threads at the sockets: one takes messages in, one for each API server sends outputs out."""
 
+import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,8 +13,8 @@ import zmq
 
 from vllm_obs.engine.codec_arrays import Buffer
 from vllm_obs.engine.codec_plain import DropReason, WireError
+from vllm_obs.engine.engine_titles import engine_identity
 from vllm_obs.engine.faults import maybe_fault
-from vllm_obs.engine.launch import engine_identity
 from vllm_obs.engine.messages import EngineCoreOutputs, RequestType
 from vllm_obs.engine.output_split import SentRows
 from vllm_obs.engine.sockets import make_socket, receive_frames, send_frames
@@ -41,8 +43,20 @@ class Signal(NamedTuple):
     cause: str
 
 
-Inbox = SimpleQueue[EngineMessage | Dropped | Signal]
-Outbox = SimpleQueue[EngineCoreOutputs]
+class ClientReplaced(NamedTuple):
+    """A client's process has ended, and whoever takes its place listens elsewhere: endpoints as in CoreAddress.
+
+    What it sent lies before this in the inbox, and nothing of it comes after.
+    """
+
+    client_index: int
+    inputs: str
+    outputs: str
+
+
+Inbox = SimpleQueue[EngineMessage | Dropped | Signal | ClientReplaced]
+Outbox = SimpleQueue[EngineCoreOutputs | None]
+"""None after the last."""
 
 
 @dataclass(frozen=True)
@@ -62,31 +76,64 @@ class CoreInput:
         self._address = address
         self._inbox = inbox
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        identity = engine_identity(address.engine_index, address.generation)
-        self._sockets = [make_socket(self._context, zmq.DEALER, identity) for _ in address.clients]
+        self._poller = zmq.Poller()
+        self._replaced: SimpleQueue[ClientReplaced] = SimpleQueue()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._sockets = [self._make_socket() for _ in address.clients]
+
+    def _make_socket(self) -> "zmq.Socket[bytes]":
+        identity = engine_identity(self._address.engine_index, self._address.generation)
+        return make_socket(self._context, zmq.DEALER, identity)
+
+    def replace(self, replaced: ClientReplaced) -> None:
+        """Hear the old client no longer, and the new one from now on; callable from any thread."""
+        self._replaced.put(replaced)
+        os.eventfd_write(self._bell, 1)
 
     def run(self) -> None:
         """Say HELLO to every client, then take messages for as long as the process lives."""
-        poller = zmq.Poller()
-        hello = Hello(self._address.engine_index, self._address.generation, self._address.pid)
-        for socket, (endpoint, _) in zip(self._sockets, self._address.clients, strict=True):
-            socket.connect(endpoint)
-            send_frames(socket, FrameEncoder().frames(HELLO, hello))
-            poller.register(socket, zmq.POLLIN)
+        for client_index, (endpoint, _) in enumerate(self._address.clients):
+            self._connect(client_index, endpoint)
+        self._poller.register(self._bell, zmq.POLLIN)
         while True:
-            for socket, _ in poller.poll():
-                self._take_burst(socket)
+            ready = dict(self._poller.poll())
+            for client_index, socket in enumerate(self._sockets):
+                if socket in ready:
+                    self._take_burst(socket, client_index)
+            if self._bell in ready:
+                self._let_in()
 
-    def _take_burst(self, socket: "zmq.Socket[bytes]") -> None:
-        client_index = self._sockets.index(socket)
+    def _connect(self, client_index: int, endpoint: str) -> None:
+        socket = self._sockets[client_index]
+        socket.connect(endpoint)
+        hello = Hello(self._address.engine_index, self._address.generation, self._address.pid)
+        send_frames(socket, FrameEncoder().frames(HELLO, hello))
+        self._poller.register(socket, zmq.POLLIN)
+
+    def _let_in(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        while not self._replaced.empty():
+            replaced = self._replaced.get()
+            client_index = replaced.client_index
+            self._poller.unregister(self._sockets[client_index])
+            self._sockets[client_index].close(linger=0)
+            self._sockets[client_index] = self._make_socket()
+            self._put(replaced)
+            self._connect(client_index, replaced.inputs)
+
+    def _take_burst(self, socket: "zmq.Socket[bytes]", client_index: int) -> None:
         for _ in range(MAX_BURST):
             try:
                 item = self._take(socket, client_index)
             except zmq.Again:
                 return
-            while self._inbox.qsize() >= MAX_INBOX_MESSAGES:
-                time.sleep(0.001)
-            self._inbox.put(item)
+            self._put(item)
+
+    def _put(self, item: EngineMessage | Dropped | ClientReplaced) -> None:
+        while self._inbox.qsize() >= MAX_INBOX_MESSAGES:
+            time.sleep(0.001)
+        self._inbox.put(item)
 
     def _take(self, socket: "zmq.Socket[bytes]", client_index: int) -> EngineMessage | Dropped:
         try:
@@ -115,16 +162,22 @@ class CoreOutput:
         self._outbox = outbox
         self._end = end
         self._encoder = FrameEncoder()
+        self._is_over = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = make_socket(self._context, zmq.PUSH)
 
+    def end(self) -> None:
+        """Send nothing any more, whatever waits: the client is gone. Callable from any thread."""
+        self._is_over = True
+        self._outbox.put(None)
+
     def run(self) -> None:
-        """Send for as long as the process lives."""
+        """Send until `end`."""
         self._socket.connect(self._endpoint)
-        while True:
-            outputs = self._outbox.get()
+        while (outputs := self._outbox.get()) is not None and not self._is_over:
             maybe_fault("engine_output")
             self._send(outputs._replace(sent_at=time.monotonic_ns()))
+        self._context.destroy(linger=0)
 
     def _send(self, outputs: EngineCoreOutputs) -> None:
         sent = SentRows(self._encoder, outputs)
@@ -135,8 +188,10 @@ class CoreOutput:
             self._end(sent.failed_ids)
 
     def _send_frames(self, frames: list[Buffer]) -> None:
-        while True:
+        while not self._is_over:
             try:
-                return send_frames(self._socket, frames)
+                send_frames(self._socket, frames)
             except zmq.Again:
                 _logger.warning("the client at %s does not read its outputs", self._endpoint.rpartition("/")[2])
+            else:
+                return

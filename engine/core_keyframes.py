@@ -45,7 +45,7 @@ class Keyframes:
         """The live sequence whose turn it is; None when the round is over."""
         while self._waiting_ids:
             request = scheduler.find(self._waiting_ids.pop())
-            if request is not None:
+            if request is not None and not scheduler.is_held(request.request_id):
                 return request
         return None
 

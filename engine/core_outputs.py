@@ -157,6 +157,10 @@ class OutputCollector:
         by_client, self._by_client = self._by_client, {}
         return {client_index: columns.message(client_index, stamp) for client_index, columns in by_client.items()}
 
+    def forget(self, client_index: int) -> None:
+        """Drop what a client was to be told."""
+        self._by_client.pop(client_index, None)
+
     def _columns(self, client_index: int) -> _Columns:
         columns = self._by_client.get(client_index)
         if columns is None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from vllm_obs.engine.child_main import cause_of
 from vllm_obs.engine.core_cut_off import MAX_OUTBOX_MESSAGES, drain, failed_rows, last_words
-from vllm_obs.engine.core_io import CoreAddress, Dropped, Inbox, Outbox, Signal
+from vllm_obs.engine.core_io import ClientReplaced, CoreAddress, Dropped, Inbox, Outbox, Signal
 from vllm_obs.engine.errors import EngineDeadError, RequestError
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.messages import (
@@ -67,6 +67,9 @@ class Core(Protocol):
     def live_ids(self, client_index: int) -> list[str]:
         """The sequences of a client that have not ended."""
 
+    def forget_client(self, client_index: int) -> int:
+        """End all sequences of a client that is gone and keep nothing for it; how many they were."""
+
     def call_utility(self, method: str, args: list[Any]) -> Any:
         """Call a named method with plain arguments."""
 
@@ -85,6 +88,8 @@ class EngineCoreProc:
         self._recorder = recorder
         self._num_dropped: Counter[str] = Counter()
         self._is_stopping = False
+        self.on_replaced: Callable[[ClientReplaced, Outbox], None] = lambda replaced, outbox: None
+        """Called with the outbox of a client that takes another's place."""
 
     def stop(self) -> None:
         """End `run` after the step it is in; callable from any thread."""
@@ -126,6 +131,8 @@ class EngineCoreProc:
                 self._answer(item)
             case Dropped():
                 self._refuse(item)
+            case ClientReplaced():
+                self._replace(item)
             case Signal(RequestType.EXECUTOR_FAILED, cause):
                 raise EngineDeadError(cause)
 
@@ -150,6 +157,13 @@ class EngineCoreProc:
             _logger.exception("utility call %s failed", call.method)
             result = UtilityResult(call.call_id, None, cause_of(error)[0])
         self._send(call.client_index, self._no_rows(call.client_index)._replace(utility=result))
+
+    def _replace(self, replaced: ClientReplaced) -> None:
+        """All that the old client ran ends now: nobody would read it. The new one hears nothing of it."""
+        num_ended = self._core.forget_client(replaced.client_index)
+        _logger.warning("client %d is gone: %d sequence(s) of it end", replaced.client_index, num_ended)
+        outbox = self.outboxes[replaced.client_index] = Outbox()
+        self.on_replaced(replaced, outbox)
 
     def _refuse(self, dropped: Dropped) -> None:
         self._recorder.record(FrameDropped("engine_input", dropped.reason, dropped.at))

@@ -39,7 +39,7 @@ class _Way:
 
 
 class DetourClock:
-    """Told of every plan and answer of a core with one plan at a time; all moments are monotonic ns.
+    """Told of every plan and answer of a core; all moments are monotonic ns.
 
     Where nobody is held up a step costs a look at four lists. What it finds is left in `untold_detours` of the
     sequence, and agrees with the ledger that is made from the core's records.

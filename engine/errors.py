@@ -21,6 +21,8 @@ Reason = Literal[
     "unauthorized",
     "forbidden",
     "timeout",
+    "head_timeout",
+    "body_timeout",
     "overloaded",
     "too_many_queued_tokens",
     "under_pressure",
@@ -54,6 +56,15 @@ class StartupError(VllmObsError):
 
 class EngineDeadError(VllmObsError):
     """The engine is gone; nothing sent to it will be answered."""
+
+
+class EngineLostError(EngineDeadError):
+    """One of the engines is gone, and with it the sequences that it ran; what others run goes on."""
+
+    def __init__(self, cause: str, engine_index: int, request_ids: list[str]) -> None:
+        super().__init__(cause)
+        self.engine_index = engine_index
+        self.request_ids = request_ids
 
 
 class RequestError(VllmObsError, ValueError):

@@ -133,6 +133,9 @@ ENGINE_FLAGS = (
          metavar="JSON"),
     Flag("seed", "Model", "Seed of random weights.", parse=whole_number, metavar="N"),
     Flag("device", "Engine", "auto takes CUDA where there is an NVIDIA device.", choices=("auto", "cpu", "cuda")),
+    Flag("attention_backend", "Engine",
+         "How attention and what surrounds it is computed; auto is triton on a GPU, compiled kernels on a CPU.",
+         choices=("auto", "torch", "triton")),
     Flag("distributed_executor_backend", "Parallel",
          "Worker inside the engine process, a process for each rank, or Ray actors.", choices=("uni", "mp", "ray"),
          default_text="uni for one rank, else mp"),
@@ -145,7 +148,7 @@ ENGINE_FLAGS = (
          "Run only this one of the engines: each has a server of its own, behind a balancer of yours.",
          parse=whole_number, metavar="RANK", default_text="all of them"),
     Flag("data_parallel_balancer", "Parallel",
-         "Which engine a request goes to: the least loaded, the better of two, one after the other, or the one that "
+         "Which engine a request goes to: the least loaded, the better of two, in turn, or the one that "
          "has its prefix, unless that one has more than its share.",
          choices=("least-loaded", "power-of-two", "round-robin", "prefix-affine")),
     Flag("nnodes", "Parallel", "Hosts that the ranks of an engine are spread over.", parse=whole_number,

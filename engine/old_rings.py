@@ -1,4 +1,4 @@
-"""The rings that dead engines of a run leave behind: the last ones are kept, so that restarts fill no disk."""
+"""The rings that dead processes of a run leave behind: the last ones are kept, so that restarts fill no disk."""
 
 import contextlib
 import re
@@ -6,11 +6,11 @@ from pathlib import Path
 
 NUM_KEPT = 3
 """Of each process: the Observer reads one within a second of its end, and an incident has its own copy."""
-_OLD_RING = re.compile(r"((?:EngineCore|Worker)_\w+)\.\d+\.ring")
+_OLD_RING = re.compile(r"((?:EngineCore|Worker|APIServer)_\w+)\.\d+\.ring")
 
 
 def prune_old_rings(run_dir: str, num_kept: int = NUM_KEPT) -> int:
-    """Remove all but the last rings of each engine process that another has taken the place of; how many went.
+    """Remove all but the last rings of each process that another has taken the place of; how many went.
 
     Their numbers do not tell their age, for the first that is free is taken; the change of their names does.
     """

@@ -37,5 +37,13 @@ def _check_ranks(parallel: ParallelConfig) -> None:
         raise ConfigError(f"--data-parallel-rank {engine} is not below --data-parallel-size {num_engines}")
     if parallel.node_rank >= parallel.nnodes:
         raise ConfigError(f"--node-rank {parallel.node_rank} is not below --nnodes {parallel.nnodes}")
+    if parallel.nnodes > 1 and parallel.distributed_executor_backend != "mp":
+        backend = parallel.distributed_executor_backend
+        raise ConfigError(f"--nnodes {parallel.nnodes} goes with --distributed-executor-backend mp, not {backend}")
+    if parallel.nnodes > 1 and num_engines > 1 and engine is None:
+        raise ConfigError(
+            f"--nnodes {parallel.nnodes} is for one engine, not {num_engines}: give each --data-parallel-rank, "
+            "hosts and a --master-port of its own"
+        )
     if parallel.world_size % parallel.nnodes:
         raise ConfigError(f"--nnodes {parallel.nnodes} does not divide the {parallel.world_size} ranks")

@@ -11,16 +11,24 @@ from functools import partial
 
 from vllm_obs.engine.child import unbidden_ends
 from vllm_obs.engine.child_main import Owner, guarded, run_child
-from vllm_obs.engine.child_pipe import READY
+from vllm_obs.engine.child_pipe import CLIENT, READY
 from vllm_obs.engine.child_recording import begin_recording, record_ready
 from vllm_obs.engine.codec import write_fields
 from vllm_obs.engine.config import VllmConfig, from_wire
 from vllm_obs.engine.core import EngineCore
-from vllm_obs.engine.core_io import CoreAddress, CoreInput, CoreOutput, Inbox, Signal
+from vllm_obs.engine.core_io import (
+    ClientReplaced,
+    CoreAddress,
+    CoreInput,
+    CoreOutput,
+    Inbox,
+    Outbox,
+    Signal,
+)
 from vllm_obs.engine.core_proc import Core, EngineCoreProc
+from vllm_obs.engine.engine_process import client_endpoints
 from vllm_obs.engine.executor.factory import make_executor
 from vllm_obs.engine.faults import maybe_fault
-from vllm_obs.engine.launch import engine_settings
 from vllm_obs.engine.log_file import log_to_file
 from vllm_obs.engine.messages import AbortRequests, EngineFacts, FinishReason, RequestType
 from vllm_obs.engine.structured.grammar_book import GrammarBook
@@ -75,9 +83,9 @@ def run_engine(owner: Owner, make_core: MakeCore = make_serving_core) -> None:
     An error goes up at once, without a shutdown: the workers end with this process.
     """
     config: VllmConfig = from_wire(VllmConfig, owner.configuration["config"])
-    engine_index, clients = engine_settings(owner.configuration)
     start_seconds = (time.monotonic_ns() - owner.spawned_at) / 1e9
-    address = CoreAddress(engine_index, config.generation, os.getpid(), clients)
+    clients = client_endpoints(owner.configuration)
+    address = CoreAddress(config.engine_index, config.generation, os.getpid(), clients)
     log_to_file(config.run_dir, owner.title)
     recorder, phases = begin_recording(owner, config, ENGINE_RING_BYTES)
     maybe_fault("engine_start")
@@ -88,7 +96,7 @@ def run_engine(owner: Owner, make_core: MakeCore = make_serving_core) -> None:
     loop = EngineCoreProc(core, address, inbox, recorder)
     phases.end("make core")
     owner.on_stop(loop.stop)
-    _start_threads(owner, address, inbox, loop)
+    CoreThreads(owner, address, inbox).start(loop)
     phases.end("start threads")
     _freeze_garbage()
     phases.end("freeze garbage")
@@ -112,16 +120,38 @@ def _ends_recorded(recorder: ProcessRecorder) -> Iterator[None]:
         raise
 
 
-def _start_threads(owner: Owner, address: CoreAddress, inbox: Inbox, loop: EngineCoreProc) -> None:
-    bodies = {"engine input": CoreInput(address, inbox).run}
-    for index, ((_, endpoint), outbox) in enumerate(zip(address.clients, loop.outboxes, strict=True)):
-        bodies[f"engine output {index}"] = CoreOutput(endpoint, outbox, partial(_end, address, inbox, index)).run
-    for name, body in bodies.items():
-        threading.Thread(target=guarded(owner, name, body), name=name, daemon=True).start()
+class CoreThreads:
+    """The threads at an engine's sockets: one that takes messages, and one for each client's outputs."""
 
+    def __init__(self, owner: Owner, address: CoreAddress, inbox: Inbox) -> None:
+        self._owner = owner
+        self._address = address
+        self._inbox = inbox
+        self._input = CoreInput(address, inbox)
+        self._outputs: dict[int, CoreOutput] = {}
 
-def _end(address: CoreAddress, inbox: Inbox, client_index: int, request_ids: list[str]) -> None:
-    inbox.put(AbortRequests(client_index, address.generation, request_ids, int(FinishReason.ERROR)))
+    def start(self, loop: EngineCoreProc) -> None:
+        """Start them, and let other clients in from now on when the owner orders it."""
+        self._run("engine input", self._input.run)
+        for index, ((_, endpoint), outbox) in enumerate(zip(self._address.clients, loop.outboxes, strict=True)):
+            self._send_to(index, endpoint, outbox)
+        loop.on_replaced = self._replace
+        self._owner.on_order(CLIENT, lambda payload: self._input.replace(ClientReplaced(*payload)))
+
+    def _replace(self, replaced: ClientReplaced, outbox: Outbox) -> None:
+        self._outputs[replaced.client_index].end()
+        self._send_to(replaced.client_index, replaced.outputs, outbox)
+
+    def _send_to(self, client_index: int, endpoint: str, outbox: Outbox) -> None:
+        output = self._outputs[client_index] = CoreOutput(endpoint, outbox, partial(self._end, client_index))
+        self._run(f"engine output {client_index}", output.run)
+
+    def _run(self, name: str, body: Callable[[], None]) -> None:
+        threading.Thread(target=guarded(self._owner, name, body), name=name, daemon=True).start()
+
+    def _end(self, client_index: int, request_ids: list[str]) -> None:
+        reason = int(FinishReason.ERROR)
+        self._inbox.put(AbortRequests(client_index, self._address.generation, request_ids, reason))
 
 
 def _complete(facts: EngineFacts, address: CoreAddress, start_seconds: float) -> EngineFacts:

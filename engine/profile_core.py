@@ -6,6 +6,7 @@ from typing import Any
 from vllm_obs.engine.codec import read_fields, write_fields
 from vllm_obs.engine.codec_arrays import ArrayReader
 from vllm_obs.engine.codec_plain import WireError
+from vllm_obs.engine.engine_titles import engine_title
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.executor.interface import Executor
 from vllm_obs.engine.profile_captures import CaptureSite, ProcessCaptures
@@ -13,7 +14,6 @@ from vllm_obs.engine.profile_kinds import PROCESS_KINDS
 from vllm_obs.engine.profile_order import ProfileOrder, check_order
 from vllm_obs.telemetry.recorder import Recorder
 
-ROLE = "EngineCore_DP0"
 RANK_SECONDS = 2.0
 """How long a rank may take to begin or to end."""
 
@@ -21,9 +21,10 @@ RANK_SECONDS = 2.0
 class CoreProfiles:
     """Called between steps, from the core's loop. At most one profile is under way."""
 
-    def __init__(self, executor: Executor, recorder: Recorder) -> None:
+    def __init__(self, executor: Executor, recorder: Recorder, engine_index: int = 0) -> None:
         self._executor = executor
-        self._captures = ProcessCaptures(CaptureSite(ROLE, os.getpid()), recorder, PROCESS_KINDS)
+        site = CaptureSite(engine_title(engine_index), os.getpid())
+        self._captures = ProcessCaptures(site, recorder, PROCESS_KINDS)
         self._is_under_way = False
 
     def start(self, values: list[Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
+from math import ceil
 from typing import Literal, NamedTuple
 
 from vllm_obs.engine.config import VllmConfig
@@ -38,6 +39,26 @@ class QueueLimits(NamedTuple):
             scheduler.max_num_batched_tokens,
             scheduler.enable_chunked_prefill,
             config.cache.block_size,
+        )
+
+    def times(self, num_engines: int) -> "QueueLimits":
+        """Those of so many engines together."""
+        most_reqs, most_tokens = self.max_num_reqs, self.max_num_tokens
+        return self._replace(
+            max_num_reqs=None if most_reqs is None else most_reqs * num_engines,
+            max_num_tokens=None if most_tokens is None else most_tokens * num_engines,
+            max_num_seqs=self.max_num_seqs * num_engines,
+            max_num_batched_tokens=self.max_num_batched_tokens * num_engines,
+        )
+
+    def share_of(self, num_clients: int) -> "QueueLimits":
+        """What one of so many API servers may use of them, rounded up; none knows what the others use."""
+        most_reqs, most_tokens = self.max_num_reqs, self.max_num_tokens
+        return self._replace(
+            max_num_reqs=None if most_reqs is None else ceil(most_reqs / num_clients),
+            max_num_tokens=None if most_tokens is None else ceil(most_tokens / num_clients),
+            max_num_seqs=ceil(self.max_num_seqs / num_clients),
+            max_num_batched_tokens=ceil(self.max_num_batched_tokens / num_clients),
         )
 
     @property

@@ -1,20 +1,25 @@
-"""The access log's lines: they name the route a request was for, never what else its target held."""
+"""The HTTP server's log: lines in the form of our own; an access line names the route and the request's id."""
 
 import logging
+import sys
 from collections.abc import Sequence
+from http.client import responses
 
 from starlette.routing import BaseRoute, Route
 
 from vllm_obs.server.public_paths import PROBES
+from vllm_obs.server.request_id import http_id
 
 LOGGER = "uvicorn.access"
 TRACE_LOGGER = "uvicorn.asgi"
+NUM_ARGUMENTS = 5
+"""Of uvicorn's access lines; those about what was no request are ours."""
 UNKNOWN = "/(unknown)"
 """Stands for a path that is no route's: whatever somebody typed or tried there is not ours to keep."""
 
 
 class AccessPaths(logging.Filter):
-    """Leaves out probes, and replaces paths and queries by the template of their route."""
+    """Leaves out probes, replaces paths and queries by the template of their route, and adds the request's id."""
 
     def __init__(self, routes: Sequence[BaseRoute], root_path: str = "") -> None:
         super().__init__()
@@ -24,18 +29,32 @@ class AccessPaths(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """uvicorn's record holds client, method, target, version and status."""
         arguments = record.args
-        if not isinstance(arguments, tuple) or len(arguments) < 3:
+        if not isinstance(arguments, tuple) or len(arguments) != NUM_ARGUMENTS:
             return True
         path = str(arguments[2]).partition("?")[0].removeprefix(self._root_path)
         if path in PROBES:
             return False
-        record.args = (*arguments[:2], self._shown(path), *arguments[3:])
+        client, method, _, version, status = arguments
+        # uvicorn's own formatter adds the status's name, which readers of its lines may look for.
+        name = responses.get(status, "") if isinstance(status, int) else ""
+        record.msg = f"{record.msg} %s (%s)"
+        record.args = (client, method, self._shown(path), version, status, name, http_id.get())
         return True
 
     def _shown(self, path: str) -> str:
         if path in self._patterns:
             return path
         return next((template for template, pattern in self._patterns.items() if pattern.match(path)), UNKNOWN)
+
+
+def show_like_our_own() -> None:
+    """From now on access lines go to stdout in the form of this process's log; uvicorn's others are part of it."""
+    formats = (handler.formatter for handler in logging.getLogger().handlers if handler.formatter)
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(next(formats, None))
+    logger = logging.getLogger(LOGGER)
+    logger.handlers[:] = [handler]
+    logger.propagate = False  # the log file in the run's directory is for rarer things
 
 
 def show_routes_only(routes: Sequence[BaseRoute], root_path: str = "") -> None:

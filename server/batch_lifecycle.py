@@ -4,7 +4,7 @@ import asyncio
 import socket
 import sys
 
-from vllm_obs.engine.client_async import AsyncMPClient
+from vllm_obs.engine.client_dp import DPLBAsyncMPClient
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.startup_phases import StartupPhases
 from vllm_obs.server.app import build_app
@@ -12,16 +12,12 @@ from vllm_obs.server.batch_files import BatchFileError, BatchFiles
 from vllm_obs.server.batch_job import BatchJob
 from vllm_obs.server.batch_progress import BatchProgress
 from vllm_obs.server.config import ServerConfig
-from vllm_obs.server.lifecycle import (
-    EXIT_BROKEN,
-    EXIT_CUT_OFF,
-    EXIT_DRAINED,
-    LAST_WORDS_SECONDS,
-    Lifecycle,
-)
+from vllm_obs.server.exit_codes import EXIT_BROKEN, EXIT_CUT_OFF, EXIT_DRAINED
+from vllm_obs.server.lifecycle import LAST_WORDS_SECONDS, Lifecycle
 from vllm_obs.server.observer import Observer
 from vllm_obs.server.observer_settings import inspect_port
-from vllm_obs.server.state import Engine, Phase
+from vllm_obs.server.phase import Phase
+from vllm_obs.server.state import Engine
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.recorder import ProcessRecorder
 
@@ -36,12 +32,12 @@ class BatchLifecycle(Lifecycle):
         self,
         config: VllmConfig,
         server: ServerConfig,
-        client: AsyncMPClient,
+        client: DPLBAsyncMPClient,
         recorder: ProcessRecorder,
         observer: Observer | None = None,
     ) -> None:
         super().__init__(config, server, client, recorder, observer)
-        self._num_at_once = 2 * config.scheduler.max_num_seqs + SPARE_REQUESTS
+        self._num_at_once = 2 * config.scheduler.max_num_seqs * len(client.clients) + SPARE_REQUESTS
 
     def run_batch(self, files: BatchFiles, started_at: int, phases: StartupPhases | None = None) -> int:
         """Answer the input's lines; the exit code: 0 all are, 1 some failed or are cut off, 70 the engine died.

@@ -26,7 +26,7 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
             return await _read(receive, limits.max_body_bytes)
     except TimeoutError:
         message = f"the body did not arrive within {limits.body_timeout_seconds:g} s"
-        raise ApiError(message, "timeout", status=408, closes=True) from None
+        raise ApiError(message, "body_timeout", closes=True) from None
 
 
 def _check_media_type(headers: dict[bytes, bytes]) -> None:

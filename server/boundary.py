@@ -40,10 +40,16 @@ class ErrorBoundary:
         except Exception as error:
             if started or scope["type"] != "http":
                 raise
-            reply = reply_for(error, scope["state"]["request_id"])
-            scope["state"]["reason"] = reply.reason
-            reply.envelope = envelope_of(scope)
-            await send_error(reply, receive, send)
+            # Not here: an error that its own frame knew by another name would keep what was read for it, a large
+            # body perhaps, until garbage is collected.
+            await _answer(error, scope, receive, send)
+
+
+async def _answer(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    reply = reply_for(error, scope["state"]["request_id"])
+    scope["state"]["reason"] = reply.reason
+    reply.envelope = envelope_of(scope)
+    await send_error(reply, receive, send)
 
 
 def reply_for(error: Exception, request_id: str) -> ApiError:

@@ -47,7 +47,8 @@ class ServerConfig:
     template is given a content. `max_log_len` bounds what a line of the log quotes of a request, which here is no
     prompt. With `ssl_certfile` the port speaks TLS; `ssl_cert_reqs` is Python's: 0, 1 or 2 for a client that
     must not, may or has to show a certificate. `shutdown_timeout` is how long running requests may go on after
-    SIGTERM, in seconds; `request_timeout` how long each may take at all, None for ever.
+    SIGTERM, in seconds; `request_timeout` how long each may take at all, None for ever. Of `api_server_count`
+    API servers on one port this is the one of `client_index`.
     """
 
     host: str | None = None
@@ -92,6 +93,8 @@ class ServerConfig:
     ssl_ca_certs: str | None = None
     ssl_cert_reqs: int = 0
     disable_telemetry: bool = False
+    api_server_count: int = 1
+    client_index: int = 0
     limits: Limits = Limits()
     trace_environment: TraceEnvironment = NOTHING_SAID
     profiler_config: ProfilerConfig = CLOSED
@@ -105,6 +108,11 @@ class ServerConfig:
     def accounts(self) -> tuple[str, ...]:
         """The label of each key, which requests that carry it are charged to."""
         return account_labels(list(self.names_by_key.values()))
+
+    @property
+    def role(self) -> str:
+        """What this API server's ring and records are called."""
+        return f"APIServer_{self.client_index}"
 
     @property
     def scheme(self) -> str:

@@ -82,6 +82,13 @@ class ConnectionRoom(Generic[C]):
             self._count(num_connections)
         return self._num_other_files + num_connections <= most_files - NUM_SPARE_FILES
 
+    def most(self) -> int:
+        """How many there may be now: the limit, or what the process's open files leave where that is less."""
+        most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if most_files == resource.RLIM_INFINITY:
+            return self._max_num_connections
+        return max(0, min(self._max_num_connections, most_files - NUM_SPARE_FILES - self._num_other_files))
+
     def _tell(self) -> None:
         """Say that a new connection found no room, and how many did since that was last said."""
         self._num_untold += 1

@@ -23,6 +23,8 @@ STATUS_OF_REASON: dict[Reason, int] = {
     "unauthorized": 401,
     "forbidden": 403,
     "timeout": 504,
+    "head_timeout": 408,
+    "body_timeout": 408,
     "overloaded": 429,
     "too_many_queued_tokens": 429,
     "under_pressure": 429,

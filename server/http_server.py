@@ -10,9 +10,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from vllm_obs.engine.errors import StartupError
-from vllm_obs.server.config import Limits, ServerConfig
+from vllm_obs.server.access_log import show_like_our_own
+from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.connection_room import ConnectionRoom
-from vllm_obs.server.protocol import HttpProtocol, RefusedHead
+from vllm_obs.server.protocol import HttpProtocol
+from vllm_obs.server.refused_head import RefusedHead
 
 CLOSE_SECONDS = 1
 """How long connections may take to close once no request is left."""
@@ -25,12 +27,16 @@ class HttpServer(uvicorn.Server):
     def __init__(
         self, app: ASGIApp, server: ServerConfig, on_refused: Callable[[RefusedHead], None] = lambda refused: None
     ) -> None:
+        show_like_our_own()
+        self._room: ConnectionRoom[HttpProtocol] = ConnectionRoom(server.limits.max_num_connections)
+        own = {"limits": server.limits, "on_refused": staticmethod(on_refused), "room": self._room}
         config = uvicorn.Config(
             app,
-            http=_protocol(server.limits, on_refused),
+            http=type("LimitedHttpProtocol", (HttpProtocol,), own),
             ws="none",
             lifespan="off",
             interface="asgi3",
+            log_config=None,
             log_level=server.uvicorn_log_level,
             access_log=not server.disable_uvicorn_access_log,
             timeout_keep_alive=server.limits.keep_alive_seconds,
@@ -42,6 +48,7 @@ class HttpServer(uvicorn.Server):
         )
         super().__init__(config)
         self._is_stopping = asyncio.Event()
+        self._adopting: set[asyncio.Task[None]] = set()
         logging.getLogger("uvicorn.error").addFilter(_is_no_chatter)
 
     async def start(self, sock: socket.socket) -> "asyncio.Task[None]":
@@ -61,6 +68,38 @@ class HttpServer(uvicorn.Server):
             if self.started:
                 await self.shutdown(sockets=[sock])  # uvloop cannot be closed over an open listener
             raise
+
+    async def start_without_listener(self) -> "asyncio.Task[None]":
+        """Serve what `take` is given; the task ends with the server. StartupError when it cannot."""
+        task = asyncio.create_task(self.serve(sockets=[]), name="http server")
+        while not self.started and not task.done():
+            await asyncio.sleep(0.005)
+        if not self.started:
+            raise StartupError(end_cause(task))
+        return task
+
+    def take(self, connection: socket.socket) -> None:
+        """Serve a connection that somebody else accepted; it does not block."""
+        task = asyncio.get_running_loop().create_task(self._adopt(connection))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _adopt(self, connection: socket.socket) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(self._make_protocol, connection, ssl=self.config.ssl)
+        except OSError:  # it is gone already, or it does not speak TLS
+            connection.close()
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        state = self.lifespan.state
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=state
+        )
+
+    def count_connections(self) -> tuple[int, int]:
+        """How many connections are open, and how many there may be now."""
+        return len(self.server_state.connections), self._room.most()
 
     def stop(self, at_once: bool) -> None:
         """Close the listener and the connections; with `at_once` without waiting for them."""
@@ -92,12 +131,6 @@ def end_cause(serving: "asyncio.Task[None]") -> str:
     """Why a server that was not asked to has ended."""
     error = None if serving.cancelled() else serving.exception()
     return f"the HTTP server ended: {error or 'it gave no reason'}"
-
-
-def _protocol(limits: Limits, on_refused: Callable[[RefusedHead], None]) -> type[HttpProtocol]:
-    room: ConnectionRoom[HttpProtocol] = ConnectionRoom(limits.max_num_connections)
-    own = {"limits": limits, "on_refused": staticmethod(on_refused), "room": room}
-    return type("LimitedHttpProtocol", (HttpProtocol,), own)
 
 
 def _is_no_chatter(record: logging.LogRecord) -> bool:

@@ -36,6 +36,10 @@ class KeyWatch:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._asked.set)
             self._watching = asyncio.create_task(self._watch(self._file), name="key file")
 
+    def ask(self) -> None:
+        """Look at the file at once."""
+        self._asked.set()
+
     def stop(self) -> None:
         """Watch no longer."""
         if self._watching is not None:

@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import uvloop
 
 from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS
 from vllm_obs.engine.client_async import AsyncMPClient
+from vllm_obs.engine.client_dp import DPLBAsyncMPClient
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import VllmObsError
 from vllm_obs.engine.frontend.async_llm import AsyncLLM
@@ -24,8 +25,9 @@ from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.startup_phases import StartupPhases
 from vllm_obs.server.app import build_app
 from vllm_obs.server.banner import address, port_of, ready_lines
-from vllm_obs.server.config import MAX_DETAIL_LEVEL, ServerConfig
+from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.engine_supervisor import EngineSupervisor
+from vllm_obs.server.exit_codes import EXIT_BROKEN, EXIT_CUT_OFF, EXIT_DRAINED
 from vllm_obs.server.http_server import HttpServer, end_cause
 from vllm_obs.server.key_watch import KeyWatch
 from vllm_obs.server.loop_watch import LoopWatch
@@ -46,18 +48,25 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-EXIT_DRAINED = 0
-EXIT_CUT_OFF = 1
-EXIT_BROKEN = 70
-
-ROLE = "APIServer_0"
-
 GRAMMARS_SECONDS = 10.0
 """How long the first request waits for what grammars need; it is there long before the engine is."""
 
 AT_ONCE_SECONDS = 0.1
 LAST_WORDS_SECONDS = 1.0
 """How long open replies may take to send their error, and how long after the second signal."""
+
+
+class EnginesKept(Protocol):
+    """Who sees to it that there are engines, as EngineSupervisor."""
+
+    client: DPLBAsyncMPClient
+
+    @property
+    def engines(self) -> list[AsyncMPClient]:
+        """The clients of all engines, started ones included."""
+
+    async def keep(self) -> str:
+        """Keep them alive; why there is none any more."""
 
 
 class Lifecycle:
@@ -67,12 +76,13 @@ class Lifecycle:
         self,
         config: VllmConfig,
         server: ServerConfig,
-        client: AsyncMPClient,
+        client: DPLBAsyncMPClient,
         recorder: ProcessRecorder,
         observer: Observer | None = None,
     ) -> None:
         self._api = ApiServer(config, server, recorder)
-        self._supervisor = EngineSupervisor(self._api, client, recorder)
+        self._supervisor: EnginesKept = EngineSupervisor(self._api, client, recorder)
+        self._role = server.role
         self._recorder = recorder
         self._observer = observer
         self._progress: ProgressWatch | None = None
@@ -87,16 +97,17 @@ class Lifecycle:
     def run(self, sock: socket.socket, started_at: int, phases: StartupPhases | None = None) -> int:
         """Serve until told to stop; the exit code. ConfigError or StartupError when the engine cannot start."""
         self._started_at = started_at
-        self._phases = phases or StartupPhases(ROLE, self._recorder, started_at)
+        self._phases = phases or StartupPhases(self._role, self._recorder, started_at)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(self._run(sock, started_at))
 
     async def _run(self, sock: socket.socket, started_at: int) -> int:
-        self._signals = StopSignals()
+        self._signals = self._make_signals()
         self._signals.install()
         watch = LoopWatch(self._api)
-        service = ServiceNotify.of(os.environ)
-        manager, keys = ServiceWatch(self._api, service), KeyWatch(self._api.keys, self._api.server, service)
+        service = self._make_service()
+        manager = ServiceWatch(self._api, service)
+        keys = self._keys = KeyWatch(self._api.keys, self._api.server, service)
         keys.start()
         try:
             code = await self._serve(sock, started_at)
@@ -113,13 +124,30 @@ class Lifecycle:
             self._signals.remove()
         if self._outcome:
             logger.info("stopped: %s", self._outcome)
-        if self._last_words:  # said before, but others may have said something since
-            print("vllm-obs:", *self._last_words.split(), file=sys.stderr, flush=True)
+        self._say_last_words()
         return EXIT_CUT_OFF if code == EXIT_DRAINED and self._signals.second.is_set() else code
+
+    def _make_signals(self) -> StopSignals:
+        """What tells this server to end."""
+        return StopSignals()
+
+    def _make_service(self) -> ServiceNotify:
+        """Whoever wants to know how the service is."""
+        return ServiceNotify.of(os.environ)
+
+    def _say_last_words(self) -> None:
+        """They have been said before, but others may have said something since."""
+        if self._last_words:
+            print("vllm-obs:", *self._last_words.split(), file=sys.stderr, flush=True)
+
+    async def _listen(self, sock: socket.socket) -> "asyncio.Task[None]":
+        """Take connections from now on; the task ends with the HTTP server."""
+        return await self._http.start(sock)
 
     async def _serve(self, sock: socket.socket, started_at: int) -> int:
         self._http = HttpServer(build_app(self._api), self._api.server, partial(record_refused, self._api))
-        serving = await self._http.start(sock)
+        self._api.count_connections = self._http.count_connections
+        serving = await self._listen(sock)
         self._phases.end("listen")
         self._start_observer(sock)
         try:
@@ -127,8 +155,7 @@ class Lifecycle:
             if engine is None:
                 return EXIT_DRAINED
             self._open(engine)
-            print("\n".join(ready_lines(self._api, engine.facts, sock, started_at)), flush=True)
-            self._tell_the_rest()
+            self._say_ready(engine, sock, started_at)
             cause = await self._unless_signalled(self._wait_broken(serving))
             return await (self._drain(self._api.engine.llm) if cause is None else self._bury(cause))
         finally:
@@ -142,7 +169,7 @@ class Lifecycle:
         self._api.engine_start_seconds = (time.monotonic_ns() - self._started_at) / 1e9
         self._progress = ProgressWatch(self._api, self._nudge)
         self._phases.end("open")
-        self._recorder.record(ProcessReady(ROLE, os.getpid(), time.monotonic_ns()))
+        self._recorder.record(ProcessReady(self._role, os.getpid(), time.monotonic_ns()))
         self._recorder.doing(Activity.SERVING)
 
     def _nudge(self) -> None:
@@ -172,8 +199,7 @@ class Lifecycle:
 
     def _set_telemetry(self, order: TelemetryOrder) -> None:
         """Trace as ordered from now on. ValueError for an order out of its range."""
-        if not 0 <= order.detail_level <= MAX_DETAIL_LEVEL or not 0 <= order.sample_rate <= 1:
-            raise ValueError(f"{order} is out of range")
+        order.check()
         if self._api.tracing is not None:
             self._api.tracing.sample_rate = order.sample_rate
             self._api.tracing.is_on = order.detail_level > 0
@@ -185,7 +211,9 @@ class Lifecycle:
         if self._is_ready_told:
             self._print_inspector()
 
-    def _tell_the_rest(self) -> None:
+    def _say_ready(self, engine: Engine, sock: socket.socket, started_at: int) -> None:
+        """Tell people that requests are let in."""
+        print("\n".join(ready_lines(self._api, engine.client.engines, sock, started_at)), flush=True)
         self._is_ready_told = True
         self._print_inspector()
         self.on_ready()
@@ -208,12 +236,12 @@ class Lifecycle:
     async def _load(self) -> Engine:
         """The engine once it is ready; the tokenizer is read meanwhile."""
         config = self._api.config
-        memory = MemorySamples(ROLE, self._recorder)
+        memory = MemorySamples(self._role, self._recorder)
         memory.skip()
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model)
         chat_template = load_chat_template(config.model, tokenizer)
         client = self._supervisor.client
-        llm = AsyncLLM(config, client, tokenizer, self._recorder)
+        llm = AsyncLLM(config, client, tokenizer, self._recorder, self._api.client_index)
         await llm.prepare_grammars(GRAMMARS_SECONDS)
         self._phases.end("load tokenizer")
         memory.added("load tokenizer", "tokenizer")
@@ -221,7 +249,7 @@ class Lifecycle:
         facts = await client.ready(self._api.server.startup_timeout)
         llm.start()
         self._phases.end("wait for engine")
-        return Engine(llm, tokenizer, chat_template, facts)
+        return Engine(llm, tokenizer, chat_template, min(facts, key=lambda each: each.max_model_len), client)
 
     async def _wait_broken(self, serving: "asyncio.Task[None]") -> str:
         """The cause, once the engine cannot be kept alive or the HTTP server has ended that nobody told to."""
@@ -269,10 +297,15 @@ class Lifecycle:
 
     async def _end_engine(self) -> None:
         """Give the engine its time to end, unless somebody asks twice; the loop stays free to hear that."""
-        client = self._supervisor.client
-        client.ask_to_stop()
-        await self._wait_until(lambda: client.has_stopped or self._signals.second.is_set(), STOP_TIMEOUT_SECONDS)
-        client.shutdown(timeout_seconds=0)
+        engines = self._supervisor.engines
+        for engine in engines:
+            engine.ask_to_stop()
+        second = self._signals.second
+        await self._wait_until(
+            lambda: second.is_set() or all(engine.has_stopped for engine in engines), STOP_TIMEOUT_SECONDS
+        )
+        for engine in engines:
+            engine.shutdown(timeout_seconds=0)
         if self._api.is_engine_there:
             await self._api.engine.llm.shutdown()
 

@@ -48,6 +48,7 @@ class LoopWatch:
         if api.is_engine_there:
             num_sequences, num_deltas = api.engine.llm.num_in_flight, api.engine.llm.num_queued_deltas
         self._look_at_pressure()
+        num_connections, max_num_connections = api.count_connections()
         api.recorder.record(
             LoopSampled(
                 client_index=api.client_index,
@@ -58,6 +59,8 @@ class LoopWatch:
                 num_queued_deltas=num_deltas,
                 pressure=api.pressure.value,
                 pressure_source=api.pressure.source,
+                num_connections=num_connections,
+                max_num_connections=max_num_connections,
             )
         )
         self._max_lag_seconds = 0.0

@@ -14,6 +14,7 @@ from vllm_obs.engine.child import Child, spawn
 from vllm_obs.engine.child_pipe import READY
 from vllm_obs.engine.errors import StartupError, VllmObsError
 from vllm_obs.server import observer_pulse
+from vllm_obs.server.config import MAX_DETAIL_LEVEL
 from vllm_obs.server.profiles import ProfileRequest, read_request
 from vllm_obs.telemetry.recorder import Recorder
 from vllm_obs.telemetry.records import ProcessExited
@@ -53,6 +54,11 @@ class TelemetryOrder(NamedTuple):
     def read(cls, payload: dict[str, Any]) -> "TelemetryOrder":
         """The order in plain values. KeyError, TypeError or ValueError where it is none."""
         return cls(int(payload["detail_level"]), float(payload["sample_rate"]))
+
+    def check(self) -> None:
+        """ValueError for an order out of its range."""
+        if not 0 <= self.detail_level <= MAX_DETAIL_LEVEL or not 0 <= self.sample_rate <= 1:
+            raise ValueError(f"{self} is out of range")
 
 
 Order = TelemetryOrder | ProfileRequest

@@ -20,7 +20,6 @@ from vllm_obs.telemetry.records import ProfileEnded
 
 logger = logging.getLogger(__name__)
 
-ROLE = "APIServer_0"
 LOOK_SECONDS = 0.25
 STOP_SECONDS = 1.5
 """So long a stop waits for the files; they are written on after it."""
@@ -49,11 +48,13 @@ class EngineCalls(Protocol):
 class ServerProfiles:
     """Used on the event loop. Nothing that happens to a profile reaches the serving of requests."""
 
-    def __init__(self, run_dir: str, config: ProfilerConfig, recorder: Recorder) -> None:
+    def __init__(
+        self, run_dir: str, config: ProfilerConfig, recorder: Recorder, role: str = "APIServer_0"
+    ) -> None:
         self._run_dir = run_dir
         self._config = config
         self._recorder = recorder
-        self._site = CaptureSite(ROLE, os.getpid())
+        self._site = CaptureSite(role, os.getpid())
         self._captures = ProcessCaptures(self._site, recorder, PROCESS_KINDS)
         self._engine: EngineCalls | None = None
         self._following: asyncio.Task[None] | None = None
@@ -86,11 +87,16 @@ class ServerProfiles:
             return order
 
     async def stop(self) -> bool:
-        """End what is under way; whether its files are written already. ApiError 409 where there is none."""
+        """End what is under way; whether its files are written already. ApiError 409 where there is none.
+
+        Another API server may have begun it, and sees it end then.
+        """
         following, engine = self._following, self._engine
-        if following is None or following.done() or engine is None:
+        if engine is None or not (self.is_under_way or await _is_profiled(engine)):
             raise ApiError("no profile is under way; POST /start_profile begins one", "conflict")
         await engine.call_utility("stop_profile")
+        if following is None or following.done():
+            return False
         self._captures.stop()
         done, _ = await asyncio.wait({following}, timeout=STOP_SECONDS)
         return bool(done)
@@ -168,6 +174,12 @@ class ServerProfiles:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _is_profiled(engine: EngineCalls) -> bool:
+    with contextlib.suppress(VllmObsError, TimeoutError):
+        return bool(await engine.call_utility("is_profiling"))
+    return False
 
 
 def read_request(values: dict[str, Any]) -> ProfileRequest:

@@ -5,8 +5,9 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from vllm_obs.engine.engine_place import EnginePlace
 from vllm_obs.server.state import ApiServer
 from vllm_obs.telemetry.watchdog_headers import RunHeaders, engines_of
 from vllm_obs.telemetry.watchdog_rule import Track, Work, judge
@@ -20,7 +21,9 @@ Nudge = Callable[[], Any]
 
 
 class ProgressWatch:
-    """Keeps `ApiServer.is_stalled` true to what the engines' headers say; needs no Observer.
+    """Keeps `ApiServer.is_stalled`, and each `EnginePlace.ailment`, true to what the engines' headers say.
+
+    It needs no Observer.
 
     Runs on the event loop, as seldom and as cheaply as it can: the headers are mapped memory. `nudge()` sends the
     engine a message that asks for nothing: one that is stalled and has no client left would else have no occasion
@@ -44,21 +47,32 @@ class ProgressWatch:
 
     def look(self, now: int) -> None:
         """One look at `now` (monotonic ns)."""
-        engines = engines_of(self._headers.look())
-        llm = self._api.engine.llm
-        # Nobody here knows to which of several engines a sequence went.
-        work = Work(llm.num_in_flight, llm.last_submitted_at) if len(engines) == 1 else Work()
+        places = {str(place.client.engine_index): place for place in self._api.engine.client.places}
         before, limit_ns = self._tracks, self._limit_ns
-        tracks = {look.engine: judge(before.get(look.engine), look, work, now, limit_ns) for look in engines}
-        stalled = [engine for engine, track in tracks.items() if track.state == "stalled"]
-        for engine in stalled:
-            if engine not in before or before[engine].state != "stalled":
-                seconds = (now - tracks[engine].moved_at) / 1e9
-                logger.warning("engine %s has work and has not moved for %.1f s: not ready", engine, seconds)
-        if self._api.is_stalled and not stalled and llm.dead_cause is None:
+        self._tracks = {
+            look.engine: judge(before.get(look.engine), look, _work_of(places[look.engine]), now, limit_ns)
+            for look in engines_of(self._headers.look())
+            if look.engine in places
+        }
+        for engine, track in self._tracks.items():
+            if track.state == "stalled" and (engine not in before or before[engine].state != "stalled"):
+                seconds = (now - track.moved_at) / 1e9
+                ready = "not ready" if len(places) == 1 else "no new requests for it"
+                logger.warning("engine %s has work and has not moved for %.1f s: %s", engine, seconds, ready)
+        for engine, place in places.items():
+            place.ailment = self._ailment_of(engine)
+        up = [place for place in places.values() if place.is_up]
+        is_stalled = bool(up) and all(place.ailment == "stalled" for place in up)
+        if self._api.is_stalled and up and not is_stalled:
             logger.warning("the engine moves again: ready")
-        self._tracks, self._api.is_stalled = tracks, bool(stalled)
+        self._api.is_stalled = is_stalled
         self._api.show_brokenness()
+
+    def _ailment_of(self, engine: str) -> Literal["", "stalled", "broken"]:
+        track = self._tracks.get(engine)
+        if track is not None and track.state == "stalled":
+            return "stalled"
+        return "broken" if self._api.engine.llm.answers.is_broken(int(engine)) else ""
 
     def _again(self) -> None:
         self._timer = self._loop.call_later(LOOK_SECONDS, self._again)
@@ -67,6 +81,11 @@ class ProgressWatch:
         except Exception:  # a watch that fails must not take the server with it
             logger.exception("the engine's progress could not be looked at")
         self._num_looks += 1
-        is_alone = self._api.is_stalled and not self._api.engine.llm.num_in_flight
+        places = self._api.engine.client.places
+        is_alone = any(place.ailment == "stalled" and not place.open_ids for place in places)
         if is_alone and self._num_looks % LOOKS_A_NUDGE == 0:
             self._nudge()
+
+
+def _work_of(place: EnginePlace) -> Work:
+    return Work(len(place.open_ids), place.last_sent_at)

@@ -5,26 +5,18 @@ import select
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from vllm_obs.server.config import Limits
 from vllm_obs.server.connection_room import ConnectionRoom, no_room
 from vllm_obs.server.errors import ApiError
+from vllm_obs.server.refused_head import RefusedHead
 from vllm_obs.server.request_id import new_id
 
 PROBE_AFTER_SECONDS = 0.3
 PROBE_ANSWER_SECONDS = 0.05
-
-
-class RefusedHead(NamedTuple):
-    """A request that was answered by its connection, since its head cannot be passed on."""
-
-    http_id: str
-    error: ApiError
-    received_at: int
-    num_response_bytes: int
 
 
 class _RefusedHeadError(Exception):
@@ -230,17 +222,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _send_refusal(self, error: ApiError) -> None:
         self._refusal = error
-        body, http_id = error.body(), new_id()
-        headers = [
-            *self.server_state.default_headers,
-            *error.headers(),
-            (b"content-length", str(len(body)).encode()),
-            (b"x-request-id", http_id.encode()),
-        ]
-        lines = [b"%b: %b\r\n" % header for header in headers]
-        self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", body]))
-        received_at = self._head_begun_at or time.monotonic_ns()
-        self.on_refused(RefusedHead(http_id, error, received_at, len(body)))
+        refused = RefusedHead(new_id(), error, self._head_begun_at or time.monotonic_ns())
+        self.transport.write(refused.reply(self.server_state.default_headers))
+        if self.access_log:
+            self.access_logger.info("%s - %s", ":".join(map(str, self.client or ())), refused.line)
+        self.on_refused(refused)
 
     def _close_gently(self) -> None:
         """Close a moment later, so that bytes still coming in do not reset the reply."""
@@ -268,7 +254,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         message = f"the request head did not arrive within {self.limits.head_timeout_seconds:g} s"
-        self._refuse(ApiError(message, "timeout", status=408, closes=True))
+        self._refuse(ApiError(message, "head_timeout", closes=True))
 
     def _rearm_keep_alive(self) -> None:
         """uvicorn disarms it for any byte; the rest of a body nobody wants must not hold the connection."""

@@ -2,8 +2,12 @@
 
 import uuid
 from collections.abc import Iterable
+from contextvars import ContextVar
 
 MAX_LABEL_CHARS = 128
+
+http_id: ContextVar[str] = ContextVar("http_id", default="")
+"""Our id of the request that is being served, for whoever is called on its way without being told."""
 
 
 def new_id() -> str:

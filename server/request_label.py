@@ -5,7 +5,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vllm_obs.server.anthropic_paths import is_anthropic
-from vllm_obs.server.request_id import client_label, new_id
+from vllm_obs.server.request_id import client_label, http_id, new_id
 from vllm_obs.server.state import ApiServer
 
 
@@ -32,6 +32,7 @@ class RequestLabel:
         state = scope.setdefault("state", {})
         state.setdefault("received_at", time.monotonic_ns())
         state["request_id"] = new_id()
+        http_id.set(state["request_id"])
         state["label"] = client_label(scope["headers"]) or state["request_id"]
         headers = self._join_trace(scope)
         if self._api.server.enable_request_id_headers:

@@ -9,8 +9,8 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vllm_obs.engine.faults import maybe_fault
-from vllm_obs.server.protocol import RefusedHead
 from vllm_obs.server.public_paths import PROBES, route_path
+from vllm_obs.server.refused_head import RefusedHead
 from vllm_obs.server.state import ApiServer
 from vllm_obs.telemetry.records import HttpRequestEnded
 

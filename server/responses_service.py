@@ -65,13 +65,17 @@ class Running(NamedTuple):
 
 
 class Responses:
-    """Makes responses and keeps them. `runs` are those that are being made in the background, by their id."""
+    """Makes responses and keeps them. `runs` are those that are being made in the background, by their id.
+
+    One of several API servers keeps none: the next request may come to another, which would not know it.
+    """
 
     def __init__(self, api: ApiServer) -> None:
         limits = api.server.limits
         self.store = ResponseStore(limits.max_stored_responses, limits.max_stored_response_bytes)
         self.runs: dict[str, Running] = {}
         self._api = api
+        self._num_servers = api.server.api_server_count
         self._max_runs = limits.max_background_responses
 
     async def count_tokens(self, scope: Scope, request: ResponsesRequest) -> int:
@@ -84,6 +88,8 @@ class Responses:
 
     async def create(self, http: Request, request: ResponsesRequest) -> Response:
         """The reply to a request for a response."""
+        if self._num_servers > 1:
+            request = self._unstored(request)
         if request.background:
             self._api.pressure.check(is_background=True)
             self._check_room()
@@ -103,8 +109,18 @@ class Responses:
         """A response that has ended; ApiError 404 where this owner has none by that id."""
         stored = self.store.get(owner, response_id)
         if stored is None:
-            raise ApiError(f"there is no response {shown(response_id)} here", "not_found", param=param)
+            message = f"there is no response {shown(response_id)} here{self._why_none()}"
+            raise ApiError(message, "not_found", param=param)
         return stored
+
+    def _why_none(self) -> str:
+        return f": {self._num_servers} API servers share the port and store none" if self._num_servers > 1 else ""
+
+    def _unstored(self, request: ResponsesRequest) -> ResponsesRequest:
+        if request.background:
+            message = f"background: {self._num_servers} API servers share the port and keep no responses"
+            raise ApiError(message, "unsupported", param="background")
+        return request.model_copy(update={"store": False})
 
     def running(self, owner: str, response_id: str) -> BackgroundRun | None:
         """A response of this owner's that is being made in the background."""
@@ -144,9 +160,8 @@ class Responses:
             return orjson.dumps(item.kept())
         found = self.store.item(owner, item.id or "")
         if found is None:
-            raise ApiError(
-                f"there is no item {shown(item.id or '')} here", "not_found", param=f"input[{place}].id"
-            )
+            message = f"there is no item {shown(item.id or '')} here{self._why_none()}"
+            raise ApiError(message, "not_found", param=f"input[{place}].id")
         return found
 
     async def _prepare(self, scope: Scope, asked: Asked) -> Prepared:

@@ -26,9 +26,12 @@ class RestartBudget:
     one before it.
     """
 
-    def __init__(self, max_restarts: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, max_restarts: int, clock: Callable[[], float] = time.monotonic, what: str = "the engine"
+    ) -> None:
         self.max_restarts = max_restarts
         self._clock = clock
+        self._what = what
         self._served_seconds = 0.0
         self._deaths: deque[_Death] = deque(maxlen=max_restarts + 1)
         self._num_failed_starts = 0
@@ -47,15 +50,17 @@ class RestartBudget:
     def says(self, cause: str) -> str:
         """Why no more is started, in one line, with the cause of the last death."""
         if not self.max_restarts:
-            return f"the engine died: {cause}"
+            return f"{self._what} died: {cause}"
         if self._num_failed_starts:
-            return f"the engine died and could not be started again ({self._num_failed_starts} attempts): {cause}"
+            return (
+                f"{self._what} died and could not be started again ({self._num_failed_starts} attempts): {cause}"
+            )
         num_deaths = sum(death.was_ready for death in self._deaths)
         num_failed = len(self._deaths) - num_deaths
         failed = f" and failed to start {num_failed} times" if num_failed else ""
         seconds = self._deaths[-1].died_at - self._deaths[0].died_at
         return (
-            f"the engine died {num_deaths} times{failed} in {seconds:.0f} s, "
+            f"{self._what} died {num_deaths} times{failed} in {seconds:.0f} s, "
             f"and --engine-restarts allows {self.max_restarts} restarts in {WINDOW_SECONDS:g} s of serving; "
             f"the last time: {cause}"
         )

@@ -4,7 +4,8 @@ from fastapi import APIRouter, Response
 
 from vllm_obs import __version__
 from vllm_obs.server.json_reply import JsonReply
-from vllm_obs.server.state import ApiServer, Phase
+from vllm_obs.server.phase import Phase
+from vllm_obs.server.state import ApiServer
 
 
 def health_router(api: ApiServer) -> APIRouter:
@@ -36,9 +37,10 @@ def health_router(api: ApiServer) -> APIRouter:
 
     @router.get("/readyz")
     async def ready() -> Response:
-        """Whether requests are let in."""
+        """Whether requests are let in: one engine is enough. Of several, `engines` says how each is."""
         _refuse_in(api, *(phase for phase in Phase if phase is not Phase.READY))
-        return JsonReply({"status": api.phase.value})
+        states = api.engine_states
+        return JsonReply({"status": api.phase.value, **({"engines": states} if len(states) > 1 else {})})
 
     @router.get("/version")
     async def version() -> Response:

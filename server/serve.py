@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
-from vllm_obs.engine.client_async import AsyncMPClient
+from vllm_obs.engine.client_dp import DPLBAsyncMPClient
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.engine.log import API_TITLE, configure_logging
@@ -78,7 +78,7 @@ def run_server(run: ServedRun, load: Callable[[], type[L]], act: Callable[[L, in
             with logged_to(path, ROLE), dumps_stacks(path, ROLE):
                 return _run(replace(run, config=recorded(run.config, run.server, directory)), load, act)
     except (ConfigError, StartupError) as error:
-        return _fail(error)
+        return fail(error)
 
 
 def recorded(config: VllmConfig, server: ServerConfig, directory: RunDirectory) -> VllmConfig:
@@ -91,7 +91,7 @@ def _run(run: ServedRun, load: Callable[[], type[L]], act: Callable[[L, int, Sta
     recorder = make_recorder(run.config, ROLE, API_SERVER_RING_BYTES)
     try:
         phases = _begin_record(run.server, recorder, run.started_at)
-        client = AsyncMPClient.launch(run.config, recorder)
+        client = DPLBAsyncMPClient.launch(run.config, recorder)
         try:
             phases.end("start engine")
             lifecycle = _lifecycle(run, client, recorder, load)
@@ -129,7 +129,9 @@ def _lifecycle_class() -> "type[Lifecycle]":
     return Lifecycle
 
 
-def _lifecycle(run: ServedRun, client: AsyncMPClient, recorder: ProcessRecorder, load: Callable[[], type[L]]) -> L:
+def _lifecycle(
+    run: ServedRun, client: DPLBAsyncMPClient, recorder: ProcessRecorder, load: Callable[[], type[L]]
+) -> L:
     # Imported here: the engine loads meanwhile.
     with startup_part("import web framework"):
         import_module("fastapi")
@@ -143,7 +145,7 @@ def _lifecycle(run: ServedRun, client: AsyncMPClient, recorder: ProcessRecorder,
     return make(run.config, run.server, client, recorder, observer)
 
 
-def _fail(error: ConfigError | StartupError) -> int:
+def fail(error: ConfigError | StartupError) -> int:
     """Say why in one line, whatever the error's own words look like."""
     print("vllm-obs:", *str(error).split(), file=sys.stderr, flush=True)
     return error.exit_code

@@ -2,13 +2,22 @@
 
 import asyncio
 import time
+from typing import Protocol
 
+from vllm_obs.server.phase import Phase
 from vllm_obs.server.service_notify import ServiceNotify
-from vllm_obs.server.state import ApiServer, Phase
 
 TICK_SECONDS = 0.25
 STALLED_SECONDS = 60.0
 """An engine that stands still for so long counts as hung. Before that its incident is what people need."""
+
+
+class HasPhase(Protocol):
+    """The root of what is served, as ApiServer and Launcher are."""
+
+    @property
+    def phase(self) -> Phase:
+        """What it is doing."""
 
 
 class ServiceWatch:
@@ -18,7 +27,7 @@ class ServiceWatch:
     engine is dead, or has stood still for `STALLED_SECONDS`.
     """
 
-    def __init__(self, api: ApiServer, service: ServiceNotify) -> None:
+    def __init__(self, api: HasPhase, service: ServiceNotify) -> None:
         self._api = api
         self._service = service
         self._loop = asyncio.get_running_loop()

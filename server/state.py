@@ -2,12 +2,14 @@
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from vllm_obs import __version__
+from vllm_obs.engine.client_dp import DPLBAsyncMPClient
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.engine_place import EnginePlace
 from vllm_obs.engine.frontend.async_llm import AsyncLLM
 from vllm_obs.engine.frontend.chat_template import ChatTemplate
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
@@ -15,6 +17,7 @@ from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.server.api_keys import ApiKeys
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.errors import ApiError, seconds_until, shown
+from vllm_obs.server.phase import Phase
 from vllm_obs.server.pressure import Pressure
 from vllm_obs.server.profiles import ServerProfiles
 from vllm_obs.server.tool_calls.registry import MakeParser, tool_parser
@@ -23,30 +26,15 @@ from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.recorder import ProcessRecorder
 
 
-class Phase(Enum):
-    """LOADING until the engine is ready; DRAINING after SIGTERM; DEAD once the engine is gone for good.
-
-    STALLED while the engine has work and makes no progress; BROKEN while its model gives no numbers; RESTARTING
-    while another takes a dead one's place.
-    """
-
-    LOADING = "loading"
-    READY = "ready"
-    STALLED = "stalled"
-    BROKEN = "broken"
-    RESTARTING = "restarting"
-    DRAINING = "draining"
-    DEAD = "dead"
-
-
 @dataclass(frozen=True)
 class Engine:
-    """A ready engine with what is needed to talk to it in text."""
+    """The engines that are ready, with what is needed to talk to them in text; `facts` are what all can take."""
 
     llm: AsyncLLM
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     facts: EngineFacts
+    client: DPLBAsyncMPClient
 
 
 class ApiServer:
@@ -65,19 +53,23 @@ class ApiServer:
         self.fingerprint = _fingerprint(config)
         self._wall_offset = time.time_ns() - time.monotonic_ns()
         self.created = self.wall_time(time.monotonic_ns())
-        self.client_index = 0
+        self.client_index = server.client_index
         self.tracing = _tracing(config, server)
-        self.profiles = ServerProfiles(config.run_dir, server.profiler_config, recorder)
+        self.profiles = ServerProfiles(config.run_dir, server.profiler_config, recorder, server.role)
         self.num_open = 0
         self.num_open_http = 0
+        self.count_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """How many connections are open, and how many there may be; the HTTP server knows."""
         self.pressure = Pressure()
         self.make_tool_parser = _tool_parser(server)
         self.is_stalled = False
-        """Whether an engine has work and makes no progress; ProgressWatch says so."""
+        """Whether every engine that is there has work and makes no progress; ProgressWatch says so."""
         self.is_engine_kept = False
         """Whether another engine is started when one dies; EngineSupervisor says so."""
-        self.engine_expected_at = 0
-        """When an engine that is being started again may be ready (monotonic ns); 0 while none is."""
+        self.engines_expected_at: dict[int, int] = {}
+        """When engines that are being started again may be ready (monotonic ns), by their index."""
+        self.engines_given_up: set[int] = set()
+        """Engines that have died too often to be started again now."""
         self.engine_start_seconds = 0.0
         """How long the last engine took to be ready; another is expected to take as long."""
         self._is_draining = False
@@ -102,7 +94,14 @@ class ApiServer:
             return Phase.RESTARTING
         if self.is_stalled:
             return Phase.STALLED
-        return Phase.BROKEN if self._engine.llm.answers.is_broken else Phase.READY
+        return Phase.BROKEN if self._is_broken else Phase.READY
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether the model of every engine that is there gives no numbers."""
+        answers = self.engine.llm.answers
+        up = (place for place in self.engine.client.places if place.is_up)
+        return all(answers.is_broken(place.client.engine_index) for place in up)
 
     def show_brokenness(self) -> None:
         """Let the ring's header say that the model broke, or that it is mended; to be called now and then.
@@ -126,8 +125,19 @@ class ApiServer:
         """Whether the engine was ready once."""
         return self._engine is not None
 
+    @property
+    def engine_states(self) -> dict[str, str]:
+        """What has become of each engine, by its label: up, stalled, broken, restarting or given up."""
+        places = self._engine.client.places if self._engine is not None else []
+        return {str(place.client.engine_index): self._state_of(place) for place in places}
+
+    def _state_of(self, place: EnginePlace) -> str:
+        if place.is_up:
+            return place.ailment or "up"
+        return "given up" if place.client.engine_index in self.engines_given_up else "restarting"
+
     def engine_ready(self, engine: Engine) -> None:
-        """Let requests in: to the first engine, or to one that takes the place of another."""
+        """Let requests in."""
         self._engine = engine
         self.profiles.attach(engine.llm)
 
@@ -145,7 +155,8 @@ class ApiServer:
             case Phase.RESTARTING:
                 restarting = ApiError("the engine died and another is being started", "restarting")
                 likely_at = time.monotonic_ns() + int(self.engine_start_seconds * 1e9)
-                restarting.retry_after_seconds = seconds_until(self.engine_expected_at or likely_at)
+                expected_at = min(self.engines_expected_at.values(), default=likely_at)
+                restarting.retry_after_seconds = seconds_until(expected_at)
                 return restarting
             case Phase.STALLED:
                 return ApiError("the engine has work and makes no progress", "stalled")
@@ -181,5 +192,7 @@ def _tool_parser(server: ServerConfig) -> MakeParser | None:
 
 def _fingerprint(config: VllmConfig) -> str:
     """Changes with the version and with whatever may change the model's answers."""
-    digest = hashlib.sha256(repr((config.model, config.parallel)).encode()).hexdigest()
+    parallel = config.parallel
+    division = (parallel.world_size, parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
+    digest = hashlib.sha256(repr((config.model, division)).encode()).hexdigest()
     return f"vllm-obs-{__version__}-{digest[:8]}"

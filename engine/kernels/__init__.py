@@ -1,1 +1,1 @@
-"""Triton kernels, each beside its plain-torch reference."""
+"""Kernels: in Triton for GPUs, compiled by LLVM for CPUs."""

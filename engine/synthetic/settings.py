@@ -19,6 +19,6 @@ def read_settings(values: Mapping[str, Any], backend: str) -> tuple[dict[str, An
     num_ranks = values.get("num_ranks", 1)
     if type(num_ranks) is not int or not 1 <= num_ranks <= MAX_RANKS:
         raise ConfigError(f"--model-loader-extra-config: num_ranks is {num_ranks!r:.64}; 1 to {MAX_RANKS} may be")
-    if num_ranks > 1 and backend != "mp":
-        raise ConfigError(f"num_ranks is {num_ranks}, which needs --distributed-executor-backend mp")
+    if num_ranks > 1 and backend not in ("mp", "ray"):
+        raise ConfigError(f"num_ranks is {num_ranks}, which needs --distributed-executor-backend mp or ray")
     return step_time, num_ranks

@@ -9,7 +9,7 @@ from vllm_obs.engine.executor.interface import KVCapacity
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
 from vllm_obs.engine.profile_order import ProfileOrder
 from vllm_obs.engine.synthetic.simulated_ring import SimulatedRing
-from vllm_obs.engine.synthetic.virtual_time import RankClock, VirtualClock
+from vllm_obs.engine.synthetic.virtual_time import WALL_OFFSET_NS, RankClock, VirtualClock
 from vllm_obs.engine.synthetic.worker import SyntheticWorker, WorkerTime
 from vllm_obs.engine.worker.memory import size_kv_cache
 from vllm_obs.telemetry.activity import Activity
@@ -19,7 +19,6 @@ T = TypeVar("T")
 
 TRANSFER_NS = 30_000
 """How long a plan is on its way to a rank; it comes to each rank as much later than to the one before."""
-_WALL_OFFSET_NS = 1_700_000_000_000_000_000
 
 
 class SimulatedRank(NamedTuple):
@@ -140,7 +139,7 @@ class SimulatedExecutor:
 
 def started(recorder: SimulatedRing, now: int) -> ProcessStarted:
     """The first record of a process that begins at `now`."""
-    return ProcessStarted(recorder.source.role, recorder.source.pid, now, now + _WALL_OFFSET_NS)
+    return ProcessStarted(recorder.source.role, recorder.source.pid, now, now + WALL_OFFSET_NS)
 
 
 def _done(result: T) -> Future[T]:

@@ -39,14 +39,32 @@ class _Open:
     first_byte_at: int = 0
 
 
+@dataclass(frozen=True)
+class ServerTurns:
+    """The API servers, which take requests in turns; of all requests those of one of `num_engines` are here."""
+
+    servers: Sequence[SimulatedSource]
+    engine_index: int = 0
+    num_engines: int = 1
+    num_before: int = 0
+
+    def number(self, place: int) -> int:
+        """The number among all requests of the one that is at this place here."""
+        return self.engine_index + self.num_engines * (self.num_before + place)
+
+    def client_index(self, place: int) -> int:
+        """The API server that takes it."""
+        return place % len(self.servers)
+
+
 class SimulatedFrontEnd:
     """Told of time by `submit_until`, and of the core's messages by `take`; writes the records of both.
 
     Every part of its work takes the same short time, so that a simulated run has each stage a live one has.
     """
 
-    def __init__(self, source: SimulatedSource, begun_at: int, arrivals: Sequence[Arrival], write: TakeRecord):
-        self.source = source
+    def __init__(self, turns: ServerTurns, begun_at: int, arrivals: Sequence[Arrival], write: TakeRecord):
+        self._turns = turns
         self._begun_at = begun_at
         self._arrivals = deque(arrivals)
         self._write = write
@@ -75,8 +93,10 @@ class SimulatedFrontEnd:
                 break
             self._submit(self._arrivals.popleft(), received_at)
         while self._next_sample_at <= moment:
-            sample = LoopSampled(0, self._next_sample_at, 0.0004, self.num_open, self.num_open, 0)
-            self._write(self._next_sample_at, self.source, sample)
+            for index, source in enumerate(self._turns.servers):
+                num_open = sum(each.submitted.client_index == index for each in self._open.values())
+                sample = LoopSampled(index, self._next_sample_at, 0.0004, num_open, num_open, 0)
+                self._write(self._next_sample_at, source, sample)
             self._next_sample_at += _SAMPLE_EVERY_NS
 
     def requests(self) -> Iterator[EngineCoreRequest]:
@@ -99,24 +119,28 @@ class SimulatedFrontEnd:
         taken = OutputsTaken(
             step=outputs.step,
             engine_index=outputs.engine_index,
-            client_index=0,
+            client_index=outputs.client_index,
             sampled_at=outputs.sampled_at,
             sent_at=outputs.sent_at,
             taken_at=taken_at,
             processed_at=processed_at,
             num_sequences=len(outputs.request_ids),
         )
-        self._write(processed_at, self.source, taken)
+        self._write(processed_at, self._turns.servers[outputs.client_index], taken)
 
     def _received_at(self, arrival: Arrival) -> int:
         return self._begun_at + int(arrival.at_seconds * 1e9)
 
     def _submit(self, arrival: Arrival, received_at: int) -> None:
-        request_id = f"req-{self._num_submitted:06d}-0"
+        number, client_index = (
+            self._turns.number(self._num_submitted),
+            self._turns.client_index(self._num_submitted),
+        )
+        request_id = f"req-{number:06d}-0"
         submitted_at = _submitted_at(received_at, arrival)
         submitted = RequestSubmitted(
             request_id=request_id,
-            client_index=0,
+            client_index=client_index,
             http_id=request_id[:-2],
             external_id=request_id[:-2],
             sequence_index=0,
@@ -139,13 +163,13 @@ class SimulatedFrontEnd:
             top_k=0,
             account=arrival.account,
         )
-        sampling = SamplingSpec(seed=self._num_submitted, max_tokens=arrival.max_tokens)
-        prompt = prompt_of(arrival, self._num_submitted)
-        request = EngineCoreRequest(request_id, 0, 0, prompt, sampling, 0, None, submitted_at)
+        sampling = SamplingSpec(seed=number, max_tokens=arrival.max_tokens)
+        prompt = prompt_of(arrival, number)
+        request = EngineCoreRequest(request_id, client_index, 0, prompt, sampling, 0, None, submitted_at)
         self._num_submitted += 1
         self._open[request_id] = _Open(submitted)
         self._sent.append(request)
-        self._write(submitted_at, self.source, submitted)
+        self._write(submitted_at, self._turns.servers[client_index], submitted)
 
     def _advance(self, found: _Open, outputs: EngineCoreOutputs, row: int, at: int) -> None:
         found.num_cached_tokens = max(found.num_cached_tokens, outputs.num_cached_tokens[row])
@@ -157,10 +181,11 @@ class SimulatedFrontEnd:
 
     def _end(self, found: _Open, reason: str, error: str, moments: tuple[int, int]) -> None:
         submitted, (taken_at, ended_at) = found.submitted, moments
+        source = self._turns.servers[submitted.client_index]
         del self._open[submitted.request_id]
         ended = RequestEnded(
             request_id=submitted.request_id,
-            client_index=0,
+            client_index=submitted.client_index,
             finish_reason=reason,
             error=error,
             num_prompt_tokens=submitted.num_prompt_tokens,
@@ -171,11 +196,11 @@ class SimulatedFrontEnd:
             taken_at=taken_at,
             ended_at=ended_at,
         )
-        self._write(ended_at, self.source, ended)
+        self._write(ended_at, source, ended)
         delivered_at = ended_at + _DELIVER_NS
         http = HttpRequestEnded(
             http_id=submitted.http_id,
-            client_index=0,
+            client_index=submitted.client_index,
             external_id=submitted.external_id,
             handler="/v1/completions",
             method="POST",
@@ -188,7 +213,7 @@ class SimulatedFrontEnd:
             num_request_bytes=_BYTES_A_TOKEN * submitted.num_prompt_tokens,
             num_response_bytes=_BYTES_A_TOKEN * found.num_output_tokens,
         )
-        self._write(delivered_at, self.source, http)
+        self._write(delivered_at, source, http)
 
 
 def _submitted_at(received_at: int, arrival: Arrival) -> int:

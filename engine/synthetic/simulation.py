@@ -3,7 +3,7 @@
 import heapq
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllm_obs.engine.args import EngineArgs
@@ -11,17 +11,20 @@ from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.core import EngineCore
 from vllm_obs.engine.synthetic.regimes import SYNTHETIC_LIMITS, Arrival, Stall, SyntheticLimits, blend
 from vllm_obs.engine.synthetic.simulated_executor import SimulatedExecutor, SimulatedRank, started
-from vllm_obs.engine.synthetic.simulated_front_end import SimulatedFrontEnd
+from vllm_obs.engine.synthetic.simulated_front_end import ServerTurns, SimulatedFrontEnd
 from vllm_obs.engine.synthetic.simulated_ring import SimulatedHeader, SimulatedRing, SimulatedSource
 from vllm_obs.engine.synthetic.virtual_time import BEGUN_AT, Interval, RankClock, VirtualClock
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.records import ProcessPhase, ProcessReady, Record, TelemetrySet
 
 API_SERVER = SimulatedSource("APIServer_0", 1001, 11, "")
-ENGINE_CORE = SimulatedSource("EngineCore_DP0", 1002, 12, "0")
-FIRST_WORKER_PID = 1003
+FIRST_ENGINE_PID = 1002
+PIDS_AN_ENGINE = 100
+FIRST_GENERATION = 12
+MAX_REQUESTS_A_LIFE = 100_000
 
-Sink = Callable[[SimulatedSource, Record], None]
+Sink = Callable[[int, SimulatedSource, Record], None]
+"""Told the moment at which a record is written, by whom, and the record."""
 OnRound = Callable[[int, dict[str, SimulatedHeader]], None]
 """Told the moment (monotonic ns) and what each process's ring header shows then, by role."""
 
@@ -31,7 +34,8 @@ class SimulationOptions:
     """The engine that is simulated. `step_time` are fields of StepTimeModel that differ from its own.
 
     With one rank the worker lives in the core's process. A step takes up to `jitter` (a share) longer than its
-    model says. Rounds, in which a watcher looks at the run, are `round_seconds` apart.
+    model says. Rounds, in which a watcher looks at the run, are `round_seconds` apart. It is one of `num_engines`,
+    and `life` processes were in its place before.
     """
 
     limits: SyntheticLimits = SYNTHETIC_LIMITS
@@ -40,6 +44,17 @@ class SimulationOptions:
     start_seconds: float = 2.0
     jitter: float = 0.03
     round_seconds: float = 0.25
+    engine_index: int = 0
+    num_engines: int = 1
+    life: int = 0
+
+    def source(self, rank: int = -1) -> SimulatedSource:
+        """The process of a rank, or without one that of the core."""
+        number = PIDS_AN_ENGINE * (self.engine_index + self.num_engines * self.life) + rank + 1
+        label = str(self.engine_index)
+        of_engine = f"_DP{label}" if self.num_engines > 1 else ""
+        role = f"Worker{of_engine}_TP{rank}" if rank >= 0 else f"EngineCore_DP{label}"
+        return SimulatedSource(role, FIRST_ENGINE_PID + number, FIRST_GENERATION + number, label)
 
 
 DEFAULT = SimulationOptions()
@@ -54,7 +69,7 @@ def simulate(
     """
     facts: list[tuple[SimulatedSource, Record]] = []
     arrivals, stalls = blend(regimes, seed, seconds)
-    simulation = Simulation(arrivals, stalls, options, lambda source, record: facts.append((source, record)))
+    simulation = Simulation(arrivals, stalls, options, lambda _, source, record: facts.append((source, record)))
     simulation.run(seconds)
     return facts
 
@@ -72,14 +87,15 @@ def synthetic_config(options: SimulationOptions = DEFAULT) -> VllmConfig:
         distributed_executor_backend="mp" if options.num_ranks > 1 else "uni",
         model_loader_extra_config={**options.step_time, "num_ranks": options.num_ranks},
     )
-    return args.create_engine_config()
+    return replace(args.create_engine_config(), engine_index=options.engine_index, generation=options.life)
 
 
 class Simulation:
-    """The processes of a run as one program: an API server, a core, and ranks, each with its ring.
+    """The processes of a run as one program: API servers, a core, and ranks, each with its ring.
 
-    Records go to `sink` in order of time, and never earlier than the moment the run has come to; `on_round` is
-    told between them, and headers are kept for it only. A stall stops the last rank.
+    `servers` take the requests in turns; they record of themselves only beside the first engine. Records go to
+    `sink` in order of time, and never earlier than the moment the run has come to; `on_round` is told between
+    them, and headers are kept for it only. A stall stops the last rank.
     """
 
     def __init__(
@@ -87,8 +103,9 @@ class Simulation:
         arrivals: Sequence[Arrival],
         stalls: Sequence[Stall] = (),
         options: SimulationOptions = DEFAULT,
-        sink: Sink = lambda source, record: None,
+        sink: Sink = lambda at, source, record: None,
         on_round: OnRound | None = None,
+        servers: Sequence[SimulatedSource] = (API_SERVER,),
     ) -> None:
         self.clock = VirtualClock(int(options.round_seconds * 1e9))
         self._options = options
@@ -97,9 +114,12 @@ class Simulation:
         self._pending: list[tuple[int, int, SimulatedSource, Record]] = []
         self._num_written = 0
         self._serving_at = BEGUN_AT + int(options.start_seconds * 1e9) + 100_000_000
-        self._rings = [self._ring(source, self._now) for source in (API_SERVER, ENGINE_CORE)]
+        self._ring_of_core = self._ring(options.source(), self._now)
+        self._servers = [self._ring(source, self._now) for source in servers]
         self._ranks = self._make_ranks(stalls)
-        self._front = SimulatedFrontEnd(API_SERVER, self._serving_at, arrivals, self._write)
+        num_before = options.life * MAX_REQUESTS_A_LIFE
+        turns = ServerTurns(servers, options.engine_index, options.num_engines, num_before)
+        self._front = SimulatedFrontEnd(turns, self._serving_at, arrivals, self._write)
         self._core = self._start()
 
     @property
@@ -115,16 +135,15 @@ class Simulation:
     def run(self, seconds: float) -> None:
         """Serve what arrives until so many seconds after the start are over and every request has ended."""
         until = self._serving_at + int(seconds * 1e9)
-        _, ring = self._rings
         while self._step():
             continue
-        ring.doing(Activity.WAITING)
+        self._ring_of_core.doing(Activity.WAITING)
         self.clock.move_to(until)
         self._flush(until * 2)
 
     def _step(self) -> bool:
         """One turn of the core's loop; False when there is nothing left to do."""
-        front, clock, (_, ring) = self._front, self.clock, self._rings
+        front, clock, ring = self._front, self.clock, self._ring_of_core
         front.submit_until(clock.now)
         ring.heartbeat(clock.now)
         if not self._core.has_work():
@@ -149,8 +168,7 @@ class Simulation:
         for number in range(num_ranks):
             intervals = stopped if number == num_ranks - 1 else []
             clock = RankClock(intervals, lambda: 1 + self._options.jitter * rng.random())
-            source = SimulatedSource(f"Worker_TP{number}", FIRST_WORKER_PID + number, 13 + number, "0")
-            source = source if num_ranks > 1 else ENGINE_CORE
+            source = self._options.source(number if num_ranks > 1 else -1)
             ranks.append(SimulatedRank(clock, self._ring(source, _reader(clock))))
         return ranks
 
@@ -166,20 +184,25 @@ class Simulation:
         config, clock = synthetic_config(self._options), self.clock
         clock.before_move = self._front.submit_until
         clock.on_round = self._take_round
-        for ring in self._rings:
+        is_first = not self._options.engine_index and not self._options.life
+        servers = self._servers if is_first else []
+        for ring in (*servers, self._ring_of_core):
             ring.record(started(ring, clock.now))
-        self._rings[0].record(TelemetrySet(0, 1.0, clock.now))
+        for ring in servers[:1]:
+            ring.record(TelemetrySet(0, 1.0, clock.now))
         executor = SimulatedExecutor(config, clock, self._ranks, self._options.start_seconds)
-        core = EngineCore(config, executor, self._rings[1], clock.read)
-        for ring, phase in zip(self._rings, ("wait for engine", "make core"), strict=True):
+        core = EngineCore(config, executor, self._ring_of_core, clock.read)
+        for ring in (*servers, self._ring_of_core):
+            phase = "make core" if ring is self._ring_of_core else "wait for engine"
             ring.record(ProcessPhase(ring.source.role, phase, BEGUN_AT, clock.now))
             ring.record(ProcessReady(ring.source.role, ring.source.pid, clock.now))
-        self._rings[0].doing(Activity.SERVING)
-        self._rings[1].doing(Activity.WAITING)
+        for ring in self._servers:
+            ring.doing(Activity.SERVING)
+        self._ring_of_core.doing(Activity.WAITING)
         return core
 
     def _all_rings(self) -> list[SimulatedRing]:
-        return [*self._rings, *(rank.ring for rank in self._ranks)]
+        return [*self._servers, self._ring_of_core, *(rank.ring for rank in self._ranks)]
 
     def _now(self) -> int:
         return self.clock.now
@@ -191,13 +214,14 @@ class Simulation:
     def _take_round(self, moment: int) -> None:
         self._flush(moment)
         if self._on_round is not None:
-            self._rings[0].heartbeat(moment)
+            for ring in self._servers:
+                ring.heartbeat(moment)
             self._on_round(moment, self.headers)
 
     def _flush(self, moment: int) -> None:
         while self._pending and self._pending[0][0] <= moment:
-            _, _, source, record = heapq.heappop(self._pending)
-            self._sink(source, record)
+            at, _, source, record = heapq.heappop(self._pending)
+            self._sink(at, source, record)
 
 
 def _reader(clock: RankClock) -> Callable[[], int]:

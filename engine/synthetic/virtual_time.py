@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 LOOK_NS = 1000
 """What a look at a clock takes, so that nothing takes no time at all."""
 BEGUN_AT = 1_000_000_000_000
+WALL_OFFSET_NS = 1_700_000_000_000_000_000
+"""What turns a moment of a simulated run into wall time."""
 
 Interval = tuple[int, int]
 

@@ -1,15 +1,19 @@
 """A line of the access log names a route; what a client wrote into its target is not kept."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
 from http_app import model_config
 from uvicorn.middleware import message_logger
 
+from vllm_obs.engine.log import configure_logging
 from vllm_obs.server.access_log import LOGGER, TRACE_LOGGER, AccessPaths
 from vllm_obs.server.app import build_app
 from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.http_server import HttpServer
+from vllm_obs.server.request_id import http_id
 from vllm_obs.server.state import ApiServer
 from vllm_obs.telemetry.recorder import MemoryRecorder
 
@@ -64,6 +68,31 @@ def test_a_trace_shows_no_scope() -> None:
     source = Path(str(message_logger.__file__)).read_text()
     assert '"%s [%d] Started scope=%s"' in source
     assert source.count("scope=") == 1
+
+
+def test_a_line_ends_with_our_id_of_the_request() -> None:
+    record = logging.makeLogRecord({"msg": '%s - "%s %s HTTP/%s" %d', "args": ("1:2", "GET", "/v1", "1.1", 200)})
+    token = http_id.set("00c0ffee")
+    try:
+        assert AccessPaths([]).filter(record)
+    finally:
+        http_id.reset(token)
+    assert record.getMessage() == '1:2 - "GET /(unknown) HTTP/1.1" 200 OK (00c0ffee)'
+
+
+def test_lines_have_the_form_of_our_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, access = logging.getLogger(), logging.getLogger(LOGGER)
+    for logger in (root, access):
+        monkeypatch.setattr(logger, "handlers", [])
+    configure_logging("APIServer")
+    HttpServer(build_app(ApiServer(model_config(), ServerConfig(), MemoryRecorder())), ServerConfig())
+    access.info('%s - "%s %s HTTP/%s" %d', "1.2.3.4:5", "GET", "/v1/models", "1.1", 200)
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    said = capsys.readouterr()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} INFO    \[APIServer\] uvicorn.access: 1.2.3.4:5 - .*\n", said.out)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} WARNING \[APIServer\] uvicorn.error: Invalid HTTP .*\n", said.err)
 
 
 def test_records_of_another_shape_pass() -> None:

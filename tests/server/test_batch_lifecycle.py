@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, balanced
 from http_app import model_config
 
 from vllm_obs.engine.errors import StartupError
@@ -53,7 +53,7 @@ class Batch:
         self.recorder = MemoryRecorder()
         self.observer = FakeObserver()
         server = ServerConfig(shutdown_timeout=shutdown_timeout)
-        self._lifecycle = BatchLifecycle(model_config(), server, engine, self.recorder, self.observer)  # type: ignore[arg-type]
+        self._lifecycle = BatchLifecycle(model_config(), server, balanced(engine), self.recorder, self.observer)
         self._files = BatchFiles(io.BytesIO(content), self.output)
 
     def run(self, beside: Callable[[], object] = lambda: None) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import socket
 import struct
 import time
@@ -98,11 +99,11 @@ def test_declared_length_over_the_cap_is_refused_before_it_is_sent(server: Socke
 
 def test_half_a_body_is_408_at_the_deadline(server: SocketServer) -> None:
     reply = exchange(server, completion(1)[:-5])
-    assert error_in(reply) == (408, "timeout")
+    assert error_in(reply) == (408, "body_timeout")
 
 
 def test_half_a_head_is_408_at_the_deadline(server: SocketServer) -> None:
-    assert error_in(exchange(server, b"GET /health HTTP/1.1\r\nhost: ")) == (408, "timeout")
+    assert error_in(exchange(server, b"GET /health HTTP/1.1\r\nhost: ")) == (408, "head_timeout")
 
 
 def test_connection_without_a_byte_is_closed_at_the_deadline(server: SocketServer) -> None:
@@ -114,7 +115,7 @@ def test_second_half_head_on_a_kept_connection_is_timed_too(server: SocketServer
         connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
         assert b"200 OK" in connection.recv(65536)
         connection.sendall(b"GET /li")
-        assert error_in(read_all(connection)) == (408, "timeout")
+        assert error_in(read_all(connection)) == (408, "head_timeout")
 
 
 @pytest.mark.parametrize(
@@ -300,8 +301,13 @@ def test_access_log_holds_requests_but_no_probes(caplog: pytest.LogCaptureFixtur
     with socket_server(server=ServerConfig(limits=LIMITS)) as server, caplog.at_level("INFO", "uvicorn.access"):
         logging.getLogger("uvicorn.access").addHandler(caplog.handler)
         for path in ("/health", "/readyz", "/v1/models"):
-            exchange(server, f"GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n".encode())
+            reply = exchange(server, f"GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n".encode())
+        exchange(server, b"no request\r\n\r\n")
     logging.getLogger("uvicorn.access").removeHandler(caplog.handler)
     lines = [record.getMessage() for record in caplog.records if record.name == "uvicorn.access"]
-    assert len(lines) == 1
-    assert '"GET /v1/models HTTP/1.1" 200' in lines[0]
+    assert len(lines) == 2
+    assert '"GET /v1/models HTTP/1.1" 200 OK (' in lines[0]
+    our_id = re.search(rb"x-request-id: (\w+)", reply, re.IGNORECASE)
+    assert our_id is not None
+    assert lines[0].endswith(f" ({our_id[1].decode()})")
+    assert " - refused: 400 invalid_http (" in lines[1]

@@ -164,6 +164,14 @@ def test_who_came_over_the_limit_is_served_once_there_is_room(server: SocketServ
     assert b"200 OK" in answer(early, POST_STREAM)
 
 
+def test_open_connections_and_the_limit_are_counted(server: SocketServer, opened: Opened) -> None:
+    opened.open(3)
+    deadline = time.monotonic() + 5
+    while (counts := server.served.api.count_connections())[0] != 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert counts == (3, LIMITS.max_num_connections)
+
+
 def test_a_thousand_pipelined_requests_are_answered_in_order(opened: Opened) -> None:
     connection = opened.open(1)[0]
     requests = [b"GET /livez HTTP/1.1\r\nhost: x\r\nx-request-id: r%d\r\n\r\n" % number for number in range(1000)]

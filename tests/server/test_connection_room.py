@@ -57,6 +57,15 @@ def test_without_a_file_to_look_with_there_is_less_room(files: list[int], monkey
 def test_no_limit_is_no_limit(files: list[int]) -> None:
     files[0] = resource.RLIM_INFINITY
     assert most(ConnectionRoom(100)) == 100
+    assert ConnectionRoom[str](100).most() == 100
+
+
+def test_the_most_there_may_be_is_told(files: list[int]) -> None:
+    room: ConnectionRoom[str] = ConnectionRoom(8192)
+    assert room.is_enough_for(10)
+    assert room.most() == most(room)
+    files[0] = 100_000
+    assert room.most() == 8192
 
 
 def test_who_waits_longest_comes_first() -> None:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, balanced
 from http_app import model_config
 
 from vllm_obs.engine.errors import ConfigError, StartupError
@@ -130,7 +130,7 @@ def serve(
     actor = threading.Thread(target=act)
     actor.start()
     try:
-        lifecycle = Lifecycle(model_config(), config, engine, recorder, observer)  # type: ignore[arg-type]
+        lifecycle = Lifecycle(model_config(), config, balanced(engine), recorder, observer)
         code = lifecycle.run(listener, time.monotonic_ns())
     finally:
         actor.join(20)

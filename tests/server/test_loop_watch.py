@@ -83,6 +83,7 @@ def test_what_is_open_and_what_waits_is_counted() -> None:
     async def scenario() -> None:
         engine = FakeEngine(lambda request: [30] * 9)
         async with served(engine) as app:
+            app.api.count_connections = lambda: (3, 100)
             watch = LoopWatch(app.api)
             stream = await app.llm.submit("Hi", SamplingParams(max_tokens=2), "handle")
             engine.go.clear()
@@ -94,6 +95,7 @@ def test_what_is_open_and_what_waits_is_counted() -> None:
             assert sample[:2] == (0, sample.sampled_at)
             assert (sample.num_open_http, sample.num_queued_deltas <= 2) == (1, True)
             assert sample.num_open_sequences >= 1
+            assert (sample.num_connections, sample.max_num_connections) == (3, 100)
             engine.go.set()
             await asking
             await stream.aclose()

@@ -14,8 +14,8 @@ from http_app import Served, served
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.server import progress_watch
 from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.phase import Phase
 from vllm_obs.server.progress_watch import LOOKS_A_NUDGE, ProgressWatch
-from vllm_obs.server.state import Phase
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.flight_recorder import FlightRecorder
 
@@ -32,6 +32,11 @@ class Scene:
     watch: ProgressWatch
     nudges: list[int]
     now: int = 0
+
+    @property
+    def last_sent_at(self) -> int:
+        """When the sequence was submitted that the engine got last."""
+        return self.app.api.engine.client.place(0).last_sent_at
 
     def pass_time(self, seconds: float) -> None:
         """Look twice a second."""
@@ -73,7 +78,7 @@ def test_a_stalled_engine_is_not_ready_and_alive_until_it_moves(
             app = here.app
             app.engine.go.clear()
             stream = await app.llm.submit("Hi", SamplingParams(max_tokens=2), "handle")
-            here.now = app.llm.last_submitted_at
+            here.now = here.last_sent_at
             core.heartbeat(here.now + 1)
             core.doing(Activity.EXECUTING)
             here.pass_time(10)
@@ -109,7 +114,7 @@ def test_an_idle_a_loading_and_a_paused_engine_are_ready_for_hours(core: FlightR
             here.app.engine.go.clear()
             stream = await here.app.llm.submit("Hi", SamplingParams(max_tokens=2), "handle")
             for activity in (Activity.PAUSED, Activity.LOADING_MODEL):
-                core.heartbeat(here.app.llm.last_submitted_at + 1)
+                core.heartbeat(here.last_sent_at + 1)
                 core.doing(activity)
                 here.pass_time(3600)
                 assert here.app.api.phase is Phase.READY
@@ -124,7 +129,9 @@ def test_one_that_stopped_while_it_rested_is_found_although_its_client_has_left(
             here.app.engine.go.clear()
             stream = await here.app.llm.submit("Hi", SamplingParams(max_tokens=2), "handle")
             await stream.aclose()
-            here.now = here.app.llm.last_submitted_at
+            while here.app.engine.num_running:
+                await asyncio.sleep(0)
+            here.now = here.last_sent_at
             here.pass_time(11)
             assert here.app.api.phase is Phase.STALLED
             core.heartbeat(here.now)

@@ -33,7 +33,7 @@ def post(
             if template is not None:
                 there = app.api.engine
                 chat_template = ChatTemplate(template, there.tokenizer)
-                app.api.engine_ready(Engine(there.llm, there.tokenizer, chat_template, there.facts))
+                app.api.engine_ready(Engine(there.llm, there.tokenizer, chat_template, there.facts, there.client))
             reply = await app.post(path, body, **{"x-request-id": "abc"})
             assert engine.added == [] or not path.endswith("/render")
             return reply

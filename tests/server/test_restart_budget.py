@@ -83,3 +83,9 @@ def test_an_engine_that_served_in_between_ends_the_row_of_failed_starts() -> Non
     for _ in range(5):
         assert budget.died(served_seconds=100) is not None
         assert budget.failed_to_start() is not None
+
+
+def test_it_says_whose_deaths_they_were() -> None:
+    budget = RestartBudget(0, what="APIServer_3")
+    assert budget.died(1.0) is None
+    assert budget.says("killed") == "APIServer_3 died: killed"

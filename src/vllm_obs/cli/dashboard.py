@@ -14,6 +14,7 @@ from vllm_obs.engine.flags import whole_number
 
 if TYPE_CHECKING:
     from vllm_obs.dashboard.replayed import Replayed
+    from vllm_obs.dashboard.source import Source
 
 EXIT_FAILED = 1
 RECORDING = "recording"
@@ -32,12 +33,12 @@ def main(argv: list[str]) -> int:
     source = _one_source(options)
     if source == "demo":
         return _demo(options)
-    if options["url"]:
-        check_url(options["url"])
+    urls = [url for given in options["url"] or () for url in given.split(",") if url]
+    for url in urls:
+        check_url(url)
     place = DashboardOptions(options["host"], options["port"], options["trace_url"])
     # Streamlit and the web framework are loaded for this command only.
     from vllm_obs.dashboard.serve import Pages
-    from vllm_obs.dashboard.source import Source
     from vllm_obs.telemetry.recording_file import RecordingError
 
     with bind_pages(place, "--port") as listener:
@@ -49,10 +50,18 @@ def main(argv: list[str]) -> int:
         if replayed is not None:
             pages = Pages(replayed.source, place.host, place.trace_url, replayed.start)
         else:
-            pages = Pages(Source(lambda: find_inspector(options["url"]).url), place.host, place.trace_url)
+            first, *others = [_live(url) for url in urls or [""]]
+            pages = Pages(first, place.host, place.trace_url, others=others)
         say(f"Pages: {address_of(place, listener)} (Ctrl-C ends them)")
         pages.run(listener)
     return 0
+
+
+def _live(url: str) -> "Source":
+    """The server at that address, or of the newest live run."""
+    from vllm_obs.dashboard.source import Source
+
+    return Source(lambda: find_inspector(url or None).url, name=url.removeprefix("http://").rstrip("/"))
 
 
 def _one_source(options: dict[str, Any]) -> str:
@@ -89,7 +98,12 @@ def _parser() -> Parser:
     parser = Parser("vllm-obs dashboard", _USAGE, _DESCRIPTION)
     what = parser.add_argument_group("What is shown")
     what.add_argument(
-        "--url", default=None, metavar="URL", help="address of an API or of its inspector [the newest live run's]"
+        "--url",
+        default=None,
+        action="append",
+        metavar="URL",
+        help="address of an API or of its inspector; of several servers each, which are shown side by side "
+        "[the newest live run's]",
     )
     what.add_argument("--recording", default=None, metavar="FILE", help="what vllm-obs record saved")
     what.add_argument("--incident", default=None, metavar="DIR", help="an incident's folder")

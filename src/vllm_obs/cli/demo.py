@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from vllm_obs.cli.dashboard_child import DashboardChild, DashboardOptions
@@ -20,6 +21,7 @@ from vllm_obs.server.config import ServerConfig
 LOAD_MODULE = "vllm_obs.cli.demo_load"
 LOAD_TITLE = "DemoLoad"
 PROCESS_TITLE = "vllm-obs::APIServer"
+LAUNCHER_TITLE = "vllm-obs::Launcher"
 EXIT_LOAD_FAILED = 70
 DEFAULT_PORT = 8000
 STALL_TIMEOUT_SECONDS = 3.0
@@ -38,7 +40,7 @@ def main(argv: list[str]) -> int:
     """Run until told to stop; the exit code of the process."""
     started_at = time.monotonic_ns()
     options = demo_options(argv)
-    _set_title()
+    _set_title(options)
     with bind_demo_port(options) as listener:
         options = replace(options, port=listener.getsockname()[1])
         config = engine_args(options).create_engine_config()
@@ -46,10 +48,8 @@ def main(argv: list[str]) -> int:
         load = DemoLoad(options)
         pages = DashboardChild(pages_options(options)) if options.dashboard else None
         try:
-            from vllm_obs.server.serve import run
-
             tell_pages = pages.tell_address if pages is not None else lambda: None
-            code = run(config, server_config(options), listener, started_at, tell_pages)
+            code = _main_of(options)(config, server_config(options), listener, started_at, tell_pages)
         finally:
             load.stop()
             if pages is not None:
@@ -79,6 +79,7 @@ def engine_args(options: DemoOptions) -> EngineArgs:
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_model_len=limits.max_model_len,
+        data_parallel_size=options.engines,
     )
 
 
@@ -93,6 +94,7 @@ def server_config(options: DemoOptions) -> ServerConfig:
         shutdown_timeout=SHUTDOWN_SECONDS,
         uvicorn_log_level="warning",
         disable_uvicorn_access_log=True,
+        api_server_count=options.api_servers,
     )
 
 
@@ -104,8 +106,10 @@ def pages_options(options: DemoOptions) -> DashboardOptions:
 def greeting(options: DemoOptions) -> str:
     """What is said first."""
     names = ", ".join(options.regimes)
+    servers = "API server" if options.api_servers == 1 else f"{options.api_servers} API servers"
+    engines = "engine, and" if options.engines == 1 else f"{options.engines} engines, each with"
     return (
-        f"A demo without a model: API server, Observer, engine, and {options.ranks} rank(s) that only take their "
+        f"A demo without a model: {servers}, Observer, {engines} {options.ranks} rank(s) that only take their "
         f"time.\nEach for {options.period:g} s: {names}. Ctrl-C ends it."
     )
 
@@ -151,7 +155,18 @@ def failure_line(failure: str) -> str:
     return f"vllm-obs: the load ended: {failure}"
 
 
-def _set_title() -> None:
+def _main_of(options: DemoOptions) -> Callable[..., int]:
+    """What runs the server; an API server that is alone needs no launcher."""
+    if options.api_servers == 1:
+        from vllm_obs.server.serve import run
+
+        return run
+    from vllm_obs.server.serve_many import run_many
+
+    return run_many
+
+
+def _set_title(options: DemoOptions) -> None:
     from setproctitle import setproctitle
 
-    setproctitle(PROCESS_TITLE)
+    setproctitle(PROCESS_TITLE if options.api_servers == 1 else LAUNCHER_TITLE)

@@ -5,13 +5,14 @@ import itertools
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
 from vllm_obs.cli.bench.client import BenchClient, describe_failure
 from vllm_obs.cli.bench.options import BenchOptions
 from vllm_obs.cli.demo_options import DemoOptions
-from vllm_obs.cli.demo_ranks import rank_processes, stopped
+from vllm_obs.cli.demo_ranks import rank_processes, rank_title, stopped
 from vllm_obs.cli.live_run import find_inspector
 from vllm_obs.cli.printing import say
 from vllm_obs.engine.child_main import Owner, run_child
@@ -91,7 +92,7 @@ class RegimeLoad:
         if not ranks:
             say("  there is no rank to stop")
             return
-        who = f"Worker_TP{len(ranks) - 1} (pid {ranks[-1].pid})"
+        who = f"{rank_title(ranks[-1])} (pid {ranks[-1].pid})"
         with stopped(ranks[-1]):
             say(f"  {who} is stopped now, for {stall.seconds:g} s (SIGSTOP)")
             await asyncio.sleep(stall.seconds)
@@ -122,13 +123,17 @@ class DemoDriver:
     async def _show(self, regime: Regime, round_number: int) -> None:
         options = self._options
         say(f"Regime {regime.name}, for {options.period:g} s: {regime.says}")
-        load = RegimeLoad(regime, self._post, self._root_pid)
-        await load.run(options.seed, round_number, options.period)
+        # Each engine's worth of load has a seed of its own; one rank of one engine is stopped.
+        regimes = [regime, *[replace(regime, stall_every_seconds=0.0)] * (options.engines - 1)]
+        loads = [RegimeLoad(each, self._post, self._root_pid) for each in regimes]
+        seeds = range(options.seed, options.seed + options.engines)
+        runs = (load.run(seed, round_number, options.period) for load, seed in zip(loads, seeds, strict=True))
+        await asyncio.gather(*runs)
         counts = {
-            "answered": load.num_answered,
-            "failed": load.num_failed,
-            "cut off": load.num_cut_off,
-            "left out": load.num_left_out,
+            "answered": sum(load.num_answered for load in loads),
+            "failed": sum(load.num_failed for load in loads),
+            "cut off": sum(load.num_cut_off for load in loads),
+            "left out": sum(load.num_left_out for load in loads),
         }
         say("  requests: " + ", ".join(f"{count} {what}" for what, count in counts.items() if count))
 

@@ -10,6 +10,8 @@ from vllm_obs.engine.synthetic.regimes import REGIMES
 from vllm_obs.engine.synthetic.settings import MAX_RANKS
 
 ALL = "all"
+MAX_ENGINES = 8
+MAX_API_SERVERS = 8
 MIN_PERIOD_SECONDS = 10.0
 """Shorter than this a regime does not show itself."""
 MAX_PERIOD_SECONDS = 3600.0
@@ -37,6 +39,8 @@ class DemoOptions:
     ranks: int = 2
     dashboard: bool = False
     dashboard_port: int | None = None
+    engines: int = 1
+    api_servers: int = 1
 
     def __post_init__(self) -> None:
         """ConfigError with the number and the limit."""
@@ -47,6 +51,8 @@ class DemoOptions:
             ("seed", 0, 2**63 - 1),
             ("period", MIN_PERIOD_SECONDS, MAX_PERIOD_SECONDS),
             ("ranks", 1, MAX_RANKS),
+            ("engines", 1, MAX_ENGINES),
+            ("api_servers", 1, MAX_API_SERVERS),
         ):
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
@@ -67,7 +73,11 @@ DEMO_FLAGS = (
     Flag("dashboard", "Server", "Serve the inspector's pages too.", kind="switch"),
     Flag("dashboard_port", "Server", "Port of the pages.", parse=whole_number, metavar="PORT",
          default_text="8501, or a free one where it is taken"),
-    Flag("ranks", "Engine", "How many worker processes there are.", parse=whole_number, metavar="N"),
+    Flag("api_servers", "Server", "How many API servers share the port; several have a launcher above them.",
+         parse=whole_number, metavar="N"),
+    Flag("engines", "Engine", "How many engines there are, each with a load of its own.", parse=whole_number,
+         metavar="N"),
+    Flag("ranks", "Engine", "How many worker processes each engine has.", parse=whole_number, metavar="N"),
     Flag("regime", "Load", "What is shown; all of them one after the other.", choices=(ALL, *REGIMES)),
     Flag("seed", "Load", "Seed of the requests.", parse=whole_number, metavar="N"),
     Flag("period", "Load", "How long each regime lasts.", parse=number, metavar="SECONDS"),

@@ -13,7 +13,7 @@ from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_reader import RingReader
 
 MARKER = "incident.mentioned"
-ROOT_RINGS = "APIServer_*.ring"
+LAUNCHER_RING, API_RINGS = "Launcher.ring", "APIServer_*.ring"
 
 
 def incident_notice() -> str | None:
@@ -47,8 +47,8 @@ def _words(run: Path) -> str:
 
 
 def _has_closed(run: Path) -> bool:
-    """Whether its API servers closed their rings, so far as those can be read."""
-    for path in run.glob(ROOT_RINGS):
+    """Whether its root closed its ring, so far as that can be read: the launcher, or else the API server."""
+    for path in run.glob(LAUNCHER_RING if (run / LAUNCHER_RING).exists() else API_RINGS):
         with contextlib.suppress(RingError, OSError), RingReader(path) as reader:
             if not reader.header().closed_at:
                 return False

@@ -10,8 +10,8 @@ from http_app import Served, served
 from responses_client import HI, PATH, asked_by_openai, events_of, saying, without_ids
 
 from vllm_obs.server.config import Limits, ServerConfig
+from vllm_obs.server.phase import Phase
 from vllm_obs.server.responses_events import EventLog
-from vllm_obs.server.state import Phase
 from vllm_obs.telemetry.records import RequestSubmitted
 
 BACKGROUND = {**HI, "background": True}

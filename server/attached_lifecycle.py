@@ -1,0 +1,171 @@
+"""AttachedLifecycle: the life of one of several API servers, whose launcher owns engines, port and Observer."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from vllm_obs.engine.child_main import Owner
+from vllm_obs.engine.child_pipe import READY
+from vllm_obs.engine.client_dp import DPLBAsyncMPClient, engine_indices
+from vllm_obs.engine.codec import write_fields
+from vllm_obs.engine.frontend.async_llm import AsyncLLM
+from vllm_obs.engine.startup_phases import StartupPhases
+from vllm_obs.server.api_server_settings import ApiServerSettings
+from vllm_obs.server.attached_engines import AttachedEngines, Attachments
+from vllm_obs.server.engine_news import NewsBox
+from vllm_obs.server.handed_connections import HandedConnections
+from vllm_obs.server.launcher_messages import (
+    CUT_OFF,
+    DRAIN,
+    DRAINED,
+    MAX_SUSPECTS,
+    PROFILE,
+    RELOAD,
+    STATUS,
+    SUSPECTS,
+    TELEMETRY,
+    ServerStatus,
+    read_suspects,
+)
+from vllm_obs.server.lifecycle import Lifecycle
+from vllm_obs.server.observer import TelemetryOrder
+from vllm_obs.server.profiles import read_request
+from vllm_obs.server.service_notify import NO_SERVICE, ServiceNotify
+from vllm_obs.server.state import Engine
+from vllm_obs.server.stop_orders import StopOrders
+from vllm_obs.telemetry.recorder import ProcessRecorder
+
+REPORT_SECONDS = 0.1
+BUSY_REPORT_SECONDS = 0.02
+"""The launcher is told so often of what has changed; a connection that has closed makes room for another."""
+STAY_SECONDS = 10.0
+"""So long a server that has drained waits for the others at most, beyond their time to drain."""
+
+
+class AttachedLifecycle(Lifecycle):
+    """Serves the connections it is handed, with engines it is attached to, until its launcher has had enough.
+
+    Orders stand for signals, and what others print or tell the service manager the launcher does.
+    """
+
+    def __init__(self, settings: ApiServerSettings, recorder: ProcessRecorder, box: NewsBox) -> None:
+        """Wait until there is a life of each engine to attach to. ConfigError or StartupError."""
+        config, server = settings.config, settings.server
+        self._settings = settings
+        self._box = box
+        self._attachments = Attachments(config, settings.route, recorder)
+        lives = box.first_lives(engine_indices(config.parallel), server.startup_timeout)
+        client = DPLBAsyncMPClient.balanced(config, [self._attachments.attach(life) for life in lives])
+        super().__init__(config, server, client, recorder)
+        self._client = client
+        self._told: ServerStatus | None = None
+        self._engines: AttachedEngines | None = None
+        self._reporting: asyncio.Task[None] | None = None
+
+    def serve_for(self, owner: Owner, phases: StartupPhases) -> int:
+        """Serve until the launcher says that it is over; the exit code."""
+        self._owner = owner
+        with socket.socket(socket.AF_UNIX) as nowhere:  # the life of a server is told of a listener; it has none
+            return self.run(nowhere, owner.spawned_at, phases)
+
+    def _make_signals(self) -> StopOrders:
+        self._orders = StopOrders()
+        self._take(DRAIN, self._orders.drain)
+        self._take(CUT_OFF, self._orders.cut_off)
+        loop = asyncio.get_running_loop()
+        self._owner.on_stop(lambda: _call_in(loop, self._orders.end))
+        return self._orders
+
+    def _take(self, kind: str, act: Callable[[], None]) -> None:
+        self._take_payload(kind, lambda payload: act())
+
+    def _take_payload(self, kind: str, act: Callable[[Any], None]) -> None:
+        """Do that on the loop for every such order."""
+        loop = asyncio.get_running_loop()
+        self._owner.on_order(kind, lambda payload: _call_in(loop, act, payload))
+
+    def _make_service(self) -> ServiceNotify:
+        return NO_SERVICE
+
+    async def _listen(self, sock: socket.socket) -> "asyncio.Task[None]":
+        engines = self._engines = AttachedEngines(self._api, self._client, self._attachments)
+        self._supervisor = engines
+        self._box.give_to(engines.tell)
+        self._take(RELOAD, self._keys.ask)
+        self._take_payload(TELEMETRY, lambda payload: self._set_telemetry(TelemetryOrder.read(payload)))
+        self._take_payload(PROFILE, lambda payload: self._api.profiles.obey(read_request(payload)))
+        self._take_payload(SUSPECTS, self._hear_of_suspects)
+        serving = await self._http.start_without_listener()
+        self._handed = HandedConnections(self._settings.handover, self._http.take)
+        self._reporting = asyncio.create_task(self._report(), name="report to the launcher")
+        return serving
+
+    def _open(self, engine: Engine) -> None:
+        book = engine.llm.losses.poison
+        book.shared, book.on_crash = True, self._tell_suspects
+        super()._open(engine)
+
+    def _tell_suspects(self, digests: list[bytes]) -> None:
+        for begin in range(0, len(digests), MAX_SUSPECTS):
+            self._owner.say(SUSPECTS, digests[begin : begin + MAX_SUSPECTS])
+
+    def _hear_of_suspects(self, payload: Any) -> None:
+        if self._api.is_engine_there:
+            self._api.engine.llm.losses.poison.heard(read_suspects(payload))
+
+    async def _report(self) -> None:
+        """Tell the launcher whenever something has changed."""
+        while True:
+            self._tell_status()
+            is_in_use = self._told is not None and self._told.num_connections
+            await asyncio.sleep(BUSY_REPORT_SECONDS if is_in_use else REPORT_SECONDS)
+
+    def _tell_status(self) -> None:
+        status = self._status()
+        if status != self._told:
+            self._told = status
+            self._owner.say(STATUS, write_fields(status))
+
+    def _status(self) -> ServerStatus:
+        api = self._api
+        num_sequences = api.engine.llm.num_in_flight if api.is_engine_there else 0
+        num_connections, _ = api.count_connections()
+        return ServerStatus(api.phase.value, self._handed.num_taken, num_connections, api.num_open, num_sequences)
+
+    def _say_ready(self, engine: Engine, sock: socket.socket, started_at: int) -> None:
+        self._tell_status()
+        self._owner.say(READY)
+
+    def _say_last_words(self) -> None:
+        """The launcher has its own."""
+
+    async def _drain(self, llm: AsyncLLM) -> int:
+        return await self._stay(await super()._drain(llm))
+
+    async def _bury(self, cause: str) -> int:
+        return await self._stay(await super()._bury(cause))
+
+    async def _stay(self, code: int) -> int:
+        """Refuse who still comes, until the others have drained too."""
+        self._owner.say(DRAINED, code)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._api.server.shutdown_timeout + STAY_SECONDS):
+                await self._orders.over.wait()
+        self._handed.stop()
+        return code
+
+    async def _end_engine(self) -> None:
+        """Our ends of the sockets; the engines go on."""
+        if self._reporting is not None:
+            self._reporting.cancel()
+        if self._api.is_engine_there:
+            await self._api.engine.llm.shutdown()
+        if self._engines is not None:
+            await self._engines.close()
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, act: Callable[..., None], *arguments: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(act, *arguments)

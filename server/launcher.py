@@ -1,0 +1,287 @@
+"""Launcher: the root of several API servers; it owns the port, them, engines and Observer, and serves nothing."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS
+from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.engine_process import ENGINE_MODULE
+from vllm_obs.engine.messages import EngineFacts
+from vllm_obs.server.acceptor import Acceptor
+from vllm_obs.server.api_server_place import API_SERVER_MODULE, ServedBy
+from vllm_obs.server.api_servers import ApiServers
+from vllm_obs.server.banner import address, port_of, ready_lines
+from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.engine_keeper import KeepLimits
+from vllm_obs.server.exit_codes import EXIT_BROKEN, EXIT_CUT_OFF, EXIT_DRAINED
+from vllm_obs.server.launched_engine import LaunchedBy
+from vllm_obs.server.launched_engines import LaunchedEngines
+from vllm_obs.server.launcher_messages import CUT_OFF, DRAIN, PROFILE, RELOAD, TELEMETRY
+from vllm_obs.server.observer import Observer, Order, TelemetryOrder
+from vllm_obs.server.observer_settings import inspect_port
+from vllm_obs.server.phase import Phase
+from vllm_obs.server.service_notify import ServiceNotify
+from vllm_obs.server.service_watch import ServiceWatch
+from vllm_obs.server.signals import StopSignals
+from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.recorder import ProcessRecorder
+from vllm_obs.telemetry.records import ProcessReady, TelemetrySet
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+ROLE = "Launcher"
+LAST_WORDS_SECONDS = 1.0
+SERVER_END_SECONDS = 3.0
+"""How long an API server may take to end that has nothing left to finish."""
+HEARTBEAT_SECONDS = 1.0
+POLL_SECONDS = 0.01
+
+_BEST_FIRST = (Phase.READY, Phase.STALLED, Phase.BROKEN, Phase.RESTARTING, Phase.DRAINING, Phase.DEAD)
+
+
+class Launcher:
+    """Runs on one event loop, in the main thread: the kernel ends children with the thread that started them."""
+
+    def __init__(
+        self, config: VllmConfig, server: ServerConfig, recorder: ProcessRecorder, observer: Observer | None = None
+    ) -> None:
+        self.config = config
+        self.server = server
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called once all is ready and said to be."""
+        self.engine_module = ENGINE_MODULE
+        self.api_server_module = API_SERVER_MODULE
+        self._recorder = recorder
+        self._observer = observer
+        self._inspector = ""
+        self._last_words = ""
+        self._is_ready = False
+        self._is_draining = False
+
+    def run(self, listener: socket.socket, engine_indices: list[int], started_at: int) -> int:
+        """Serve on the bound socket until told to stop; the exit code.
+
+        ConfigError or StartupError when an engine or an API server cannot start.
+        """
+        with asyncio.Runner() as runner:
+            return runner.run(self._run(listener, engine_indices, started_at))
+
+    async def _run(self, listener: socket.socket, engine_indices: list[int], started_at: int) -> int:
+        self._signals = StopSignals()
+        self._signals.install()
+        self._broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._acceptor = Acceptor(listener, self._acceptor_failed(asyncio.get_running_loop()))
+        num_servers = self.server.api_server_count
+        config = replace(self.config, scheduler=replace(self.config.scheduler, num_clients=num_servers))
+        served_by = ServedBy(config, self.server, self._recorder, self._acceptor, self.api_server_module)
+        self._api_servers = ApiServers(served_by, num_servers, lambda index: self._engines.forget(index))
+        self._engines = LaunchedEngines(self._launched_by(num_servers))
+        service = ServiceNotify.of(os.environ)
+        manager = ServiceWatch(self, service)
+        heart = asyncio.create_task(self._beat(), name="heartbeat")
+        self._take_hangups(service)
+        try:
+            code = await self._serve(listener, engine_indices, started_at)
+        finally:
+            self._recorder.doing(Activity.STOPPING)
+            await self._end()
+            heart.cancel()
+            manager.stop()
+            if self._observer is not None:
+                await self._observer.stop(at_once=self._signals.second.is_set())
+            self._signals.remove()
+        if self._last_words:
+            print("vllm-obs:", *self._last_words.split(), file=sys.stderr, flush=True)
+        return EXIT_CUT_OFF if code == EXIT_DRAINED and self._signals.second.is_set() else code
+
+    async def _serve(self, listener: socket.socket, engine_indices: list[int], started_at: int) -> int:
+        self._engines.start(self.config, engine_indices)
+        self._api_servers.start()
+        self._start_observer(listener)
+        facts = await self._unless_signalled(self._all_ready())
+        if facts is None:
+            return EXIT_DRAINED
+        self._open(listener, facts, started_at)
+        cause = await self._unless_signalled(self._wait_broken())
+        return await (self._drain() if cause is None else self._bury(cause))
+
+    def _launched_by(self, num_servers: int) -> LaunchedBy:
+        server, servers = self.server, self._api_servers
+        limits = KeepLimits(server.engine_restarts, server.startup_timeout, self.config.run_dir)
+        return LaunchedBy(
+            recorder=self._recorder,
+            tell=servers.tell,
+            limits=limits,
+            num_clients=num_servers,
+            num_sequences=lambda: servers.num_sequences,
+            module=self.engine_module,
+        )
+
+    async def _all_ready(self) -> list[EngineFacts]:
+        """The engines' facts once they and all API servers serve. ConfigError or StartupError if one cannot."""
+        engines = self._engines.readying()
+        servers = asyncio.ensure_future(self._api_servers.ready())
+        try:
+            await asyncio.wait({servers, *engines}, return_when=asyncio.FIRST_EXCEPTION)
+            if servers.done() and servers.exception() is not None:  # perhaps an engine's fault, which tells more
+                await asyncio.wait(engines, timeout=LAST_WORDS_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+            facts = [engine.result() for engine in engines if engine.done()]
+            await servers
+            return facts
+        finally:
+            for task in (servers, *engines):
+                task.cancel()
+            await asyncio.gather(servers, *engines, return_exceptions=True)
+
+    def _open(self, listener: socket.socket, facts: list[EngineFacts], started_at: int) -> None:
+        self._is_ready = True
+        self._recorder.record(ProcessReady(ROLE, os.getpid(), time.monotonic_ns()))
+        self._recorder.doing(Activity.SERVING)
+        print("\n".join(ready_lines(self, facts, listener, started_at)), flush=True)
+        self._print_inspector()
+        self.on_ready()
+
+    def _acceptor_failed(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
+        def fail(cause: str) -> None:
+            if not self._broken.done():
+                self._broken.set_result(cause)
+
+        def call(cause: str) -> None:
+            """Called by the acceptor's thread."""
+            loop.call_soon_threadsafe(fail, cause)
+
+        return call
+
+    async def _wait_broken(self) -> str:
+        """The cause, once an engine or an API server cannot be kept alive, or the port is not listened to."""
+        engines = asyncio.ensure_future(self._engines.keep())
+        servers = asyncio.ensure_future(self._api_servers.given_up())
+        try:
+            done, _ = await asyncio.wait({engines, servers, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            engines.cancel()
+            servers.cancel()
+            await asyncio.gather(engines, servers, return_exceptions=True)
+
+    @property
+    def phase(self) -> Phase:
+        """What the servers do together: the best that one of them does."""
+        if self._is_draining:
+            return Phase.DRAINING
+        if not self._is_ready:
+            return Phase.LOADING
+        phases = self._api_servers.phases
+        return next((phase for phase in _BEST_FIRST if phase.value in phases), Phase.RESTARTING)
+
+    async def _drain(self) -> int:
+        """All let no request in and finish, in parallel, each within its time; the exit code."""
+        self._recorder.doing(Activity.STOPPING)
+        self._is_draining = True
+        timeout = self.server.shutdown_timeout
+        self._api_servers.stop_keeping()
+        logger.info("shutting down: %d request(s) have %g s to finish", self._api_servers.num_open, timeout)
+        self._api_servers.order(DRAIN)
+        is_asked_twice = self._signals.second.is_set
+        longest = timeout + 2 * LAST_WORDS_SECONDS
+        await self._wait_until(lambda: self._api_servers.are_drained or is_asked_twice(), longest)
+        if not self._api_servers.are_drained:
+            self._api_servers.order(CUT_OFF)
+            await self._wait_until(lambda: self._api_servers.are_drained, 2 * LAST_WORDS_SECONDS)
+        await self._end_servers()
+        has_cut_off = any(self._api_servers.exit_codes)
+        logger.info("stopped: %s", "requests were cut off" if has_cut_off else "all requests are finished")
+        return EXIT_CUT_OFF if has_cut_off else EXIT_DRAINED
+
+    async def _bury(self, cause: str) -> int:
+        """It cannot go on: who is still open is told."""
+        self._last_words = cause
+        logger.error("%s", cause)
+        self._api_servers.stop_keeping()
+        self._api_servers.order(CUT_OFF)
+        await self._wait_until(lambda: self._api_servers.are_drained, 2 * LAST_WORDS_SECONDS)
+        return EXIT_BROKEN
+
+    async def _end(self) -> None:
+        """End the API servers, then the engines, whose clients they are; signals are heard meanwhile."""
+        self._api_servers.stop_keeping()
+        await self._end_servers()
+        self._acceptor.close()
+        self._engines.ask_to_stop()
+        seconds = STOP_TIMEOUT_SECONDS if self._is_ready else 0
+        await self._wait_until(lambda: self._engines.have_stopped or self._signals.second.is_set(), seconds)
+        self._engines.close()
+
+    async def _end_servers(self) -> None:
+        self._api_servers.ask_to_stop()
+        seconds = SERVER_END_SECONDS if self._is_ready else 0
+        await self._wait_until(lambda: self._api_servers.have_stopped, seconds)
+        self._api_servers.close()
+
+    def _start_observer(self, listener: socket.socket) -> None:
+        if self._observer is None:
+            return
+        port = inspect_port(self.server, port_of(listener))
+        self._observer.start(address(self, listener), port, self._obey)
+        self._telling = asyncio.create_task(self._tell_inspector(self._observer), name="inspector's address")
+
+    async def _tell_inspector(self, observer: Observer) -> None:
+        """Print its address; one that is known before all is ready waits for that."""
+        self._inspector = await observer.address() or ""
+        if self._is_ready:
+            self._print_inspector()
+
+    def _print_inspector(self) -> None:
+        if self._inspector:
+            print(f"Inspector: {self._inspector}", flush=True)
+
+    def _obey(self, order: Order) -> None:
+        """Pass on what was ordered through the inspector. ValueError for an order out of its range."""
+        if isinstance(order, TelemetryOrder):
+            order.check()
+            self._recorder.record(TelemetrySet(*order, set_at=time.monotonic_ns()))
+            self._api_servers.order(TELEMETRY, order._asdict(), stays=True)
+        elif not self._api_servers.order_one(PROFILE, order._asdict()):
+            raise ValueError("no API server is ready to take a profile")
+
+    def _take_hangups(self, service: ServiceNotify) -> None:
+        """Where there is a key file, SIGHUP says that it has changed."""
+
+        def reload() -> None:
+            service.begin_reload()
+            self._api_servers.order(RELOAD)
+            service.end_reload()
+
+        if self.server.api_key_file is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+
+    async def _beat(self) -> None:
+        while True:
+            self._recorder.heartbeat(time.monotonic_ns())
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def _unless_signalled(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of `work`, None when the first signal comes before it."""
+        task = asyncio.ensure_future(work)
+        signalled = asyncio.ensure_future(self._signals.first.wait())
+        await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
+        if not task.done():
+            task.cancel()
+        await asyncio.wait({task, signalled})
+        return None if task.cancelled() else task.result()
+
+    async def _wait_until(self, is_over: Callable[[], bool], timeout_seconds: float) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        while not is_over() and time.monotonic() < deadline:
+            await asyncio.sleep(POLL_SECONDS)
