@@ -1,6 +1,6 @@
 """The dashboard's ASGI application: Streamlit, the way to the Observer, and what keeps other pages out."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,16 @@ async def nothing_to_start() -> Ending:
     return _nothing
 
 
-def build_app(source: Source, host: str, trace_url: str = "", start: Starting = nothing_to_start) -> st.App:
-    """The application over one source. There is one in a process: Streamlit's script runs in it."""
-    install(source, trace_url)
-    proxy = Proxy(source)
+def build_app(
+    source: Source,
+    host: str,
+    trace_url: str = "",
+    start: Starting = nothing_to_start,
+    others: Sequence[Source] = (),
+) -> st.App:
+    """The application over one source, or several. There is one in a process: Streamlit's script runs in it."""
+    install(source, trace_url, others)
+    proxy = Proxy(source, others)
 
     @asynccontextmanager
     async def lifespan(_: st.App) -> AsyncIterator[dict[str, Any] | None]:

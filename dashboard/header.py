@@ -8,6 +8,7 @@ import streamlit as st
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.figures import NOTHING, NS, number, seconds
 from vllm_obs.dashboard.frame import REFRESH_SECONDS, escape, said, teach
+from vllm_obs.dashboard.server_table import server_selector
 from vllm_obs.dashboard.source import Reading, Replaced, current
 
 HEALTH_COLOURS = {
@@ -16,9 +17,11 @@ HEALTH_COLOURS = {
     "starting": "blue",
     "draining": "orange",
     "restarting": "orange",
+    "degraded": "orange",
     "paused": "orange",
     "recording": "violet",
     "stalled": "red",
+    "broken": "red",
     "engine_dead": "red",
 }
 """Word of the run's health → colour of its badge."""
@@ -30,6 +33,7 @@ _DRAWN_RUN = "run that the page was drawn of"
 
 def header() -> bool:
     """Draw the strip, which refreshes by itself; whether there is anything for a page to show."""
+    server_selector()
     reading = current().get("/inspect/state")
     st.session_state[_DRAWN_RUN] = _run_of(reading)
     # Also above a page that is held: that the server stalls or ends is news at any step.

@@ -5,6 +5,7 @@ from typing import Any
 
 import streamlit as st
 
+from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.drawing import Part, legend, stacked_bar
 from vllm_obs.dashboard.figures import NOTHING, count, known, number, seconds, share
 from vllm_obs.dashboard.frame import escape
@@ -117,15 +118,15 @@ def _bar(title: str, parts: list[Part], colour: str = "") -> str:
 
 
 def _why(engine: dict[str, Any], waiting: dict[str, Any]) -> str:
-    reasons = {name: number_ for name, number_ in waiting["by_reason"].items() if name != "head_of_line"}
+    link = url_state.link("scheduler", engine=engine["engine"])
+    own = engine.get("by_reason", waiting["by_reason"])
+    reasons = {name: number_ for name, number_ in own.items() if name != "head_of_line"}
     if not engine["num_waiting"]:
-        return "Nobody waits. [Look at its steps](/scheduler)"
+        return f"Nobody waits. [Look at its steps]({link})"
     head = engine["head_reason"] or next(iter(reasons), "unknown")
-    behind = waiting["by_reason"].get("head_of_line", 0)
+    behind = own.get("head_of_line", 0)
     queue = f"; {count(behind, 'request')} stand behind it" if behind else ""
-    return (
-        f"The first in line waits for **{escape(head.replace('_', ' '))}**{queue}. [Who waits and why](/scheduler)"
-    )
+    return f"The first in line waits for **{escape(head.replace('_', ' '))}**{queue}. [Who waits and why]({link})"
 
 
 def _sum(values: list[Any]) -> str:

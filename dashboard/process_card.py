@@ -29,14 +29,15 @@ def card(row: Row, state: Condition, limit_bytes: int | None) -> str:
     """HTML of one; `limit_bytes` is what all processes may use together, None where that is not known."""
     name, level = name_of(row["role"]), state.level
     does = state.words if level != "good" and state.words else _does(row)
-    said = f"{name}, pid {row['pid']}: {does}"
+    where = f"pid {row['pid']} on {row['host']}" if row["host"] else f"pid {row['pid']}"
+    said = f"{name}, {where}: {does}"
     pairs = "".join(
         f'<span class="key">{key}</span><span{style}>{escape(value)}</span>' for key, value, style in _figures(row)
     )
     return (
         f'<div class="pcard" role="treeitem" data-level="{level}" aria-label="{escape(said)}" '
         f'title="{escape(row["title"] or row["role"])}" style="--level:{LEVEL_COLOURS[level]}">'
-        f'<div class="head"><b>{escape(name)}</b><span class="pid">pid {row["pid"]}</span></div>'
+        f'<div class="head"><b>{escape(name)}</b><span class="pid">{escape(where)}</span></div>'
         f'<div class="does" title="{escape(does)}">{escape(does[:1].upper() + does[1:])}</div>'
         f'<div class="figures">{pairs}</div>{_room(row, limit_bytes)}</div>'
     )

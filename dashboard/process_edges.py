@@ -15,7 +15,9 @@ def request_words(edges: Row, engine: str) -> tuple[str, bool]:
     """Down to a core; and whether somebody waits there too long."""
     untaken, row = edges["untaken"], engine_row(edges, engine)
     oldest = untaken["oldest_seconds"]
-    waiting = f"{count(untaken['num'], 'request')} not taken yet" if untaken["num"] else "none waits to be taken"
+    by_whom = " by any engine" if len(edges["engines"]) > 1 else ""
+    waiting = f"{count(untaken['num'], 'request')} not taken yet{by_whom}"
+    waiting = waiting if untaken["num"] else "none waits to be taken"
     if oldest is not None:
         waiting += f", the oldest sent {seconds(oldest)} ago"
     if not row["requests"]["num"]:

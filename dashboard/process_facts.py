@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from vllm_obs.dashboard.figures import NOTHING, number, seconds
+from vllm_obs.telemetry import process_roles
 
 OLD_SECONDS = 3.0
 SILENT_SECONDS = 10.0
@@ -28,6 +29,7 @@ _UNTOLD: Row = {
     "num_starts": 0,
     "ring_bytes": None,
     "ring_turn_seconds": None,
+    "host": "",
 }
 """What an Observer of an older version does not tell."""
 
@@ -42,9 +44,11 @@ class Condition(NamedTuple):
 class Tree(NamedTuple):
     """The run's processes in their places; `engines` have their workers with them, `ended` are newest first.
 
-    The last of a role stays in its place though it ended, so that a hole is seen.
+    `roots` is the launcher, where several API servers have one. The last of a role stays in its place though it
+    ended, so that a hole is seen.
     """
 
+    roots: list[Row]
     servers: list[Row]
     engines: list[tuple[Row | None, list[Row]]]
     beside: list[Row]
@@ -66,11 +70,12 @@ def tree_of(rows: Iterable[Row]) -> Tree:
     workers = [row for row in here if kind_of(row["role"]) == "Worker"]
     labels = sorted({*cores, *(engine_of(row["role"]) for row in workers)})
     return Tree(
+        roots=[row for row in here if kind_of(row["role"]) == process_roles.LAUNCHER],
         servers=[row for row in here if kind_of(row["role"]) == "APIServer"],
         engines=[
             (cores.get(label), [row for row in workers if engine_of(row["role"]) == label]) for label in labels
         ],
-        beside=[row for row in here if kind_of(row["role"]) not in _NAMES],
+        beside=[row for row in here if kind_of(row["role"]) not in (*_NAMES, process_roles.LAUNCHER)],
         ended=sorted(ended, key=lambda row: row["exited_at"] or row["started_at"] or 0, reverse=True),
     )
 
@@ -79,7 +84,7 @@ def condition(row: Row, stalls: Sequence[Row]) -> Condition:
     """How well it is; `stalls` are those that the watchdog sees now, each with the process that it blames."""
     if row["state"] in ENDED:
         return Condition("unknown" if row["exit_code"] == 0 else "bad", how_ended(row))
-    blamed = next((stall for stall in stalls if stall["pid"] == row["pid"]), None)
+    blamed = next((stall for stall in stalls if (stall["role"], stall["pid"]) == (row["role"], row["pid"])), None)
     if row["kernel_state"] in _STOPPED or (blamed is not None and blamed["process_state"] in _STOPPED_LETTERS):
         return Condition("bad", f"stopped by a signal, {_while(row)}")
     if blamed is not None:
@@ -88,8 +93,10 @@ def condition(row: Row, stalls: Sequence[Row]) -> Condition:
         return Condition("unknown", "not ready yet")
     age = row["heartbeat_age_seconds"]
     if age is not None and age > OLD_SECONDS and row["activity"] not in RESTING:
-        if stalls and kind_of(row["role"]) in _HELD_UP:
-            return Condition("warning", f"held up by {name_of(stalls[0]['role'])} for {seconds(age)}")
+        engine = process_roles.engine_of_role(row["role"])
+        holds_up = [stall["role"] for stall in stalls if process_roles.engine_of_role(stall["role"]) == engine]
+        if holds_up and kind_of(row["role"]) in _HELD_UP:
+            return Condition("warning", f"held up by {name_of(holds_up[0])} for {seconds(age)}")
         return Condition("bad" if age > SILENT_SECONDS else "warning", f"no heartbeat for {seconds(age)}")
     return Condition("good")
 
@@ -134,14 +141,18 @@ def kind_of(role: str) -> str:
 
 def engine_of(role: str) -> str:
     """The label of the engine that a core or worker belongs to; 0 where its role names none."""
-    found = [part.removeprefix("DP") for part in role.split("_") if part.startswith("DP")]
-    return found[0] if found else "0"
+    return process_roles.engine_of_role(role) or process_roles.FIRST_ENGINE
 
 
-def rank_of(role: str) -> int | None:
-    """The number of a worker within its engine."""
-    digits = role.rpartition("TP")[2]
-    return int(digits) if digits.isdecimal() else None
+def rank_of(role: str, roles: Iterable[str] = ()) -> int | None:
+    """The number of a worker within its engine, whose other workers are among these roles."""
+    rank = process_roles.rank_of(role, roles)
+    return rank if rank >= 0 else None
+
+
+def hosts_of(rows: Iterable[Row]) -> list[str]:
+    """The other hosts that processes run on."""
+    return sorted({row["host"] for row in rows if row.get("host")})
 
 
 def restarts(row: Row) -> str:
@@ -149,6 +160,9 @@ def restarts(row: Row) -> str:
     return number(row["num_starts"] - 1) if row["num_starts"] else NOTHING
 
 
-def _place(role: str) -> tuple[str, int, str]:
+def _place(role: str) -> tuple[str, tuple[int, ...], str]:
+    """By kind, then by engine, stage and shard, or by number."""
+    found = process_roles.parse_role(role)
     digits = "".join(letter for letter in role.partition("_")[2] if letter.isdecimal())
-    return kind_of(role), int(digits or 0), role
+    place = (int(found.engine), found.stage, found.shard) if found.engine else (int(digits or 0),)
+    return kind_of(role), place, role

@@ -6,7 +6,7 @@ import streamlit as st
 
 from vllm_obs.dashboard.frame import escape, note_trouble
 from vllm_obs.dashboard.process_edges import NO_EDGES
-from vllm_obs.dashboard.process_facts import tree_of
+from vllm_obs.dashboard.process_facts import hosts_of, tree_of
 from vllm_obs.dashboard.process_tree import alarm, ended_html, tree_html
 from vllm_obs.dashboard.source import Reading, current
 
@@ -20,6 +20,8 @@ def tree_panel() -> None:
     sentence, ill = alarm(tree, stalls)
     told = " ".join([f"**{sentence}**", *(f":red[{escape(each)}]" for each in ill)])
     st.markdown(told)
+    if hosts := hosts_of(content["processes"]):
+        st.caption(f"On {len(hosts) + 1} hosts: this one and {escape(', '.join(hosts))}.")
     limit = (content.get("memory") or {}).get("limit_bytes")
     st.html(tree_html(tree, stalls, edges.content if edges.is_there else NO_EDGES, limit))
     st.html(ended_html(tree))

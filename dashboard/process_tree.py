@@ -61,8 +61,10 @@ def tree_html(tree: Tree, stalls: Sequence[Row], edges: Row, limit_bytes: int | 
     ranks = "".join(_ranks(workers, edges, draw) for _, workers in tree.engines)
     none_yet = f'<div class="wire">{NOTHING} no engine has started yet</div>'
     watch = '<div class="watch" title="It reads what all others record"></div>' if tree.beside else ""
+    above = '<div class="wire">owns the port, and starts and restarts all below</div>' if tree.roots else ""
     return (
         f'{STYLE}<div class="ptree" role="tree" aria-label="Processes of this run">'
+        f'<div class="top">{"".join(map(draw, tree.roots))}</div>{above}'
         f'<div class="top">{"".join(map(draw, tree.servers))}</div>'
         f'<div class="below"><div class="{"arm" if tree.beside else ""}">'
         f'<div class="engines">{engines or none_yet}</div></div>'
@@ -92,7 +94,13 @@ def _well(running: int, found: list[tuple[Row, Condition]]) -> str:
 
 def _rows(tree: Tree) -> list[Row]:
     cores = [core for core, _ in tree.engines if core is not None]
-    return [*tree.servers, *cores, *(row for _, workers in tree.engines for row in workers), *tree.beside]
+    return [
+        *tree.roots,
+        *tree.servers,
+        *cores,
+        *(row for _, workers in tree.engines for row in workers),
+        *tree.beside,
+    ]
 
 
 def _engine(core: Row | None, workers: list[Row], edges: Row, draw: Draw) -> str:
@@ -111,13 +119,15 @@ def _ranks(workers: list[Row], edges: Row, draw: Draw) -> str:
     if not workers:
         return ""
     label = engine_of(workers[0]["role"])
-    each = "".join(f'<div class="rank">{_rank_wire(row, label, edges)}{draw(row)}</div>' for row in workers)
+    roles = [row["role"] for row in workers]
+    wires = [_rank_wire(label, rank_of(role, roles), edges) for role in roles]
+    each = "".join(f'<div class="rank">{wire}{draw(row)}</div>' for wire, row in zip(wires, workers, strict=True))
     plans = f'<div class="wire">↓ engine {escape(label)}: {escape(plan_words(edges, label))}</div>'
     return f'{plans}<div class="ranks" role="group">{each}</div>'
 
 
-def _rank_wire(row: Row, label: str, edges: Row) -> str:
-    down, up = rank_words(edges, label, rank_of(row["role"]))
+def _rank_wire(label: str, rank: int | None, edges: Row) -> str:
+    down, up = rank_words(edges, label, rank)
     return f'<div class="wire"><div>↓ {escape(down)}</div><div>↑ {escape(up)}</div></div>'
 
 

@@ -1,6 +1,6 @@
 """The dashboard's own way to the Observer, `/observer/…`: a browser on another machine needs one port only."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from urllib.parse import quote
 
 import httpx
@@ -14,6 +14,8 @@ from vllm_obs.dashboard.source import Source
 from vllm_obs.telemetry.inspect_client import InspectorError
 
 PREFIX = "/observer"
+SERVER = "server"
+"""The parameter that says which of several servers is asked; it is not passed on."""
 READ_SECONDS = 30.0
 CONNECT_SECONDS = 3.0
 STREAM_READ_SECONDS = 15.0
@@ -27,8 +29,8 @@ _AS_IT_SAYS = {"x-content-type-options": "nosniff"}
 class Proxy:
     """Passes GETs of the inspector API on; whatever changes something goes through a page, not through here."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, others: Sequence[Source] = ()) -> None:
+        self._sources = (source, *others)
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=MAX_STREAMS + 16),
@@ -68,16 +70,22 @@ class Proxy:
         return _Passed(reply, place)
 
     async def _ask(self, path: str, request: Request, is_stream: bool) -> httpx.Response:
-        inspector = await run_in_threadpool(self._source.inspector)
+        inspector = await run_in_threadpool(self._source_of(request).inspector)
         asked = self._client.build_request(
             "GET",
             f"{inspector.url}/{quote(path)}",
-            params=request.query_params,
+            params=[(name, value) for name, value in request.query_params.multi_items() if name != SERVER],
             # What comes is passed on byte by byte, without what would say how it is packed.
             headers={"accept-encoding": "identity"},
             timeout=httpx.Timeout(STREAM_READ_SECONDS if is_stream else READ_SECONDS, connect=CONNECT_SECONDS),
         )
         return await self._client.send(asked, stream=True)
+
+    def _source_of(self, request: Request) -> Source:
+        """Of several servers the one whose number is asked for, else the first."""
+        number = request.query_params.get(SERVER, "")
+        is_known = number.isascii() and number.isdecimal() and len(number) < 4 and int(number) < len(self._sources)
+        return self._sources[int(number) if is_known else 0]
 
     def count(self, num: int) -> None:
         """So many streams more, or less."""

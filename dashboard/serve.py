@@ -3,6 +3,7 @@
 import logging
 import signal
 import socket
+from collections.abc import Sequence
 
 import uvicorn
 
@@ -13,11 +14,18 @@ CLOSE_SECONDS = 2
 
 
 class Pages:
-    """The pages over one source; one in a process. `start` begins what the source needs."""
+    """The pages over one source, or several servers'; one in a process. `start` begins what the source needs."""
 
-    def __init__(self, source: Source, host: str, trace_url: str = "", start: Starting = nothing_to_start) -> None:
+    def __init__(
+        self,
+        source: Source,
+        host: str,
+        trace_url: str = "",
+        start: Starting = nothing_to_start,
+        others: Sequence[Source] = (),
+    ) -> None:
         config = uvicorn.Config(
-            build_app(source, host, trace_url, start),
+            build_app(source, host, trace_url, start, others),
             # None: Streamlit would else bring back a line for each request.
             log_config=None,
             access_log=False,

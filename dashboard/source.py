@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -77,7 +77,9 @@ class Source:
     nothing is kept.
     """
 
-    def __init__(self, locate: Locate, is_live: bool = True) -> None:
+    def __init__(self, locate: Locate, is_live: bool = True, name: str = "") -> None:
+        self.name = name
+        """What people call the server, where there are several."""
         self.is_live = is_live
         """Whether time goes on; of a recording it stands still."""
         self._locate = locate
@@ -215,22 +217,35 @@ class Source:
 
 
 class _Installed(NamedTuple):
-    source: Source
+    sources: tuple[Source, ...]
     trace_url: str
 
 
 _installed: list[_Installed] = []
+_choices: list[Callable[[], int | None]] = []
 
 
-def install(source: Source, trace_url: str = "") -> None:
-    """Make this the source of all pages of this process; `trace_url` has {trace_id} in it, or is empty."""
-    _installed[:] = [_Installed(source, trace_url)]
+def install(source: Source, trace_url: str = "", others: Sequence[Source] = ()) -> None:
+    """Make these the sources of all pages of this process; `trace_url` has {trace_id} in it, or is empty."""
+    _installed[:] = [_Installed((source, *others), trace_url)]
+
+
+def choose_by(choice: Callable[[], int | None]) -> None:
+    """Ask this which of several sources the page that is being drawn is of."""
+    _choices[:] = [choice]
+
+
+def servers() -> tuple[Source, ...]:
+    """All sources of this process."""
+    return _installed[0].sources if _installed else ()
 
 
 def current() -> Source:
-    """The source of this process."""
-    assert _installed, "no source was installed"
-    return _installed[0].source
+    """The source of the page that is being drawn; of several the first where nothing else was chosen."""
+    found = servers()
+    assert found, "no source was installed"
+    number = _choices[0]() if len(found) > 1 and _choices else None
+    return found[number if number is not None and number < len(found) else 0]
 
 
 def trace_address(trace_id: str) -> str:

@@ -1,16 +1,16 @@
-"""What a page shows is in its address: engine, request, step and window, so that a link shows the same."""
+"""What a page shows is in its address: server, engine, request, step and window; a link shows the same."""
 
 from typing import Literal
 
 import streamlit as st
 
-from vllm_obs.dashboard.source import current
+from vllm_obs.dashboard.source import choose_by, current, servers
 
 Window = Literal["10s", "1m", "5m", "run"]
 WINDOWS: tuple[Window, ...] = ("10s", "1m", "5m", "run")
 MAX_LENGTH = 512
 
-KEPT = ("engine", "request", "step", "window")
+KEPT = ("server", "engine", "request", "step", "window")
 """What goes along from page to page."""
 
 
@@ -53,6 +53,17 @@ def engine() -> str:
     return text("engine", "0")
 
 
+def server() -> int | None:
+    """The number of the server that is looked at, where there are several; None for the first."""
+    chosen = number("server")
+    return chosen if chosen is not None and 1 < len(servers()) > chosen else None
+
+
+def forget_place() -> None:
+    """What was looked at is another server's."""
+    put(engine=None, request=None, step=None)
+
+
 def window() -> Window:
     """The length of time that figures are of."""
     value = text("window", "1m")
@@ -80,8 +91,13 @@ def link(page: str, **values: str | int) -> str:
     """The address of another page of this dashboard with these values, for a Markdown link or a table's column."""
     from urllib.parse import urlencode
 
+    if (chosen := server()) is not None:
+        values = {"server": chosen, **values}
     return f"/{page}?{urlencode(values)}" if values else f"/{page}"
 
 
 def _key(name: str) -> str:
     return f"carried:{name}"
+
+
+choose_by(server)

@@ -106,6 +106,20 @@ HTTP = Row(
             page="processes",
         ),
         Panel(
+            "Connections",
+            Says(
+                "How near is a server to having no room for another connection?",
+                "open HTTP connections, idle ones too, and how many there may be.",
+                "far apart. At the limit whoever keeps the server waiting longest gives way.",
+                "Requests: Queues on the way",
+            ),
+            (
+                Query(total(server("vllm_obs_connections")), "open"),
+                Query(total(server("vllm_obs_connections_limit")), "limit"),
+            ),
+            page="processes",
+        ),
+        Panel(
             "Pressure",
             Says(
                 "How near is a server to refusing requests?",

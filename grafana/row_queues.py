@@ -96,7 +96,12 @@ QUEUES = Row(
                 "awake is lit. An engine that died is in none.",
                 "Processes and telemetry: Restarts",
             ),
-            (Query(highest(engine("vllm:engine_sleep_state"), "sleep_state"), "{{sleep_state}}"),),
+            (
+                Query(
+                    highest(engine("vllm:engine_sleep_state"), "instance", "engine", "sleep_state"),
+                    "{{instance}} engine {{engine}} {{sleep_state}}",
+                ),
+            ),
             Kind.STATES,
             words={0: "no", 1: "in it"},
             page="processes",

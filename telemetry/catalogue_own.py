@@ -18,9 +18,9 @@ QUEUES = ("inbox", "waiting", "steps_in_flight", "open_http", "open_sequences", 
 ERROR_TYPES = (
     "invalid_http", "invalid_json", "invalid_body", "invalid_value", "unsupported", "unsupported_media_type",
     "empty_prompt", "model_not_found", "not_found", "method_not_allowed", "conflict", "too_deep", "too_large",
-    "too_many_sequences", "context_length_exceeded", "unauthorized", "forbidden", "timeout", "overloaded",
-    "too_many_queued_tokens", "under_pressure", "shutting_down", "engine_dead", "not_ready", "restarting",
-    "stalled", "invalid_logits", "poison_request", "internal_error",
+    "too_many_sequences", "context_length_exceeded", "unauthorized", "forbidden", "timeout", "head_timeout",
+    "body_timeout", "overloaded", "too_many_queued_tokens", "under_pressure", "shutting_down", "engine_dead",
+    "not_ready", "restarting", "stalled", "invalid_logits", "poison_request", "internal_error",
 )  # fmt: skip
 """The words an error reply carries. A test holds them to the engine's."""
 
@@ -138,7 +138,7 @@ _VERDICT = (
     Metric(
         "vllm_obs_verdict",
         "gauge",
-        "1 for each finding that the verdict over the last minute names.",
+        "1 for each finding that the verdict over the last minute names; a stall that is over is 0.",
         ("finding",),
         values={"finding": FINDINGS},
     ),
@@ -159,6 +159,12 @@ _LEVELS = (
         "What waits in each queue on a request's way, over all processes.",
         ("queue",),
         values={"queue": QUEUES},
+    ),
+    Metric("vllm_obs_connections", "gauge", "HTTP connections that are open, idle ones too, of all API servers."),
+    Metric(
+        "vllm_obs_connections_limit",
+        "gauge",
+        "How many there may be: the limit, or as many as the open files of each API server leave.",
     ),
     Metric(
         "vllm_obs_pressure",

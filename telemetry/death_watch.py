@@ -79,7 +79,8 @@ class DeathWatch:
             else:
                 self._tell(header.generation)
                 watched = self._watched.pop(header.generation, None)
-                if not header.closed_at:
+                # A mirror ends with the connection; how its process ended its owner tells.
+                if not header.closed_at and not header.host:
                     ends.append(self._end_of(header, watched, now))
                 if watched is not None and watched.handle is not None:
                     watched.handle.close()
@@ -117,7 +118,10 @@ class DeathWatch:
         if watched is None:
             if len(self._watched) >= MAX_WATCHED:
                 return
-            watched = self._watched[header.generation] = _Watched(header, _handle(header.pid), None)
+            handle = None if header.host else _handle(header.pid)
+            watched = self._watched[header.generation] = _Watched(header, handle, None)
+        if header.host:
+            return  # the kernel here knows nothing of it
         membership = self._memory.membership(header.pid)
         if membership == watched.membership and now - watched.read_at < MEMORY_NS:
             return

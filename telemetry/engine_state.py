@@ -26,7 +26,7 @@ from vllm_obs.telemetry.records import (
 )
 from vllm_obs.telemetry.run_snapshot import AWAKE
 from vllm_obs.telemetry.sequence_book import SequenceBook
-from vllm_obs.telemetry.step_history import StepFacts, StepHistory, share_columns
+from vllm_obs.telemetry.step_history import StepFacts, StepHistory, not_before_its_plan, share_columns
 from vllm_obs.telemetry.view import Source, View
 
 MAX_OPEN_STEPS = 256
@@ -102,9 +102,11 @@ class EngineState:
         """A record of the core."""
         self._handlers[type(record)](record)
 
-    def add_worker(self, record: WorkerStep) -> None:
-        """A rank recorded its part of a step."""
+    def add_worker(self, record: WorkerStep, is_elsewhere: bool = False) -> None:
+        """A rank recorded its part of a step; on another host by a clock that is known only roughly."""
         facts = self.steps.get(record.step)
+        if facts is not None and is_elsewhere:
+            record = not_before_its_plan(record, facts.planned)
         if facts is None:
             self._keep_early(record.step, record)
         elif record.received_at >= facts.planned.schedule_begun_at:
@@ -142,6 +144,12 @@ class EngineState:
             if facts.is_over and now > facts.over_at + WORKER_GRACE_NS:
                 self._close(facts)
 
+    @property
+    def _num_shards(self) -> int:
+        """Ranks to a stage; 0 where there is one stage."""
+        described = self.described
+        return described.world_size // described.num_stages if described and described.num_stages > 1 else 0
+
     def _describe(self, record: EngineDescribed) -> None:
         self.described = record
         self.blocks.resize(record.num_blocks)
@@ -157,7 +165,7 @@ class EngineState:
         self._check_order(record)
         self._check_levels(record)
         self.last_planned = record = share_columns(record, self.last_planned)
-        facts = StepFacts(self.label, record)
+        facts = StepFacts(self.label, record, num_shards=self._num_shards)
         self.steps.add(facts)
         self.builder.planned(record)
         if not self.blocks.is_exact and self.builder.roster.is_exact:
@@ -195,6 +203,7 @@ class EngineState:
         self.blocks.begin(record.request_id)
 
     def _released(self, record: RequestReleased) -> None:
+        self._levels_step = 0
         self.builder.released(record)
         self.blocks.forget(record.request_id)
 
@@ -244,11 +253,14 @@ class EngineState:
             self._laws.report("blocks", record.schedule_ended_at, f"step {record.step}", evidence)
 
     def _check_map(self, record: StepAnswered) -> None:
-        """When a plan's own block changes have come and nothing else, the map has the levels that the plan saw."""
-        planned = self.last_planned
-        if planned is None or planned.step != record.step or self._levels_step != record.step:
-            return
+        """When a plan's own block changes have come and nothing else, the map has the levels that the plan saw.
+
+        Whoever leaves meanwhile gives blocks back, and so does the answer of another step in flight.
+        """
+        planned, levels_step = self.last_planned, self._levels_step
         self._levels_step = 0
+        if planned is None or planned.step != record.step or levels_step != record.step:
+            return
         levels = (planned.num_active_blocks, planned.num_cached_blocks, planned.num_free_blocks)
         if self.blocks.is_exact and self.blocks.levels != levels:
             evidence = f"active, cached, free: {tuple(self.blocks.levels)} in the map, {levels} in the core"

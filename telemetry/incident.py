@@ -5,17 +5,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from vllm_obs.telemetry.death_watch import DeathWatch, End, SeenRing, rings_of
 from vllm_obs.telemetry.incident_backlog import IncidentBacklog, Write
-from vllm_obs.telemetry.incident_culprit import Judgement, judged
+from vllm_obs.telemetry.incident_culprit import Judgement, apart, judged
 from vllm_obs.telemetry.incident_finding import (
     FailedStep,
     Finding,
     finding_of_death,
     finding_of_stall,
     finding_of_steps,
+    header_of,
 )
 from vllm_obs.telemetry.incident_mending import keys_of
 from vllm_obs.telemetry.incident_open_stalls import Amended, OpenStalls
@@ -118,28 +120,30 @@ class IncidentFiler(BaseView):
         self._retry(now)
         for end in self._watch.look(now):
             self._see(end)
-        judgement = judged(self._ends.values())
-        if judgement is None and not self._failed:
+        if judged(self._ends.values()) is None and not self._failed:
             self._opened_at = 0
             return
         self._opened_at = self._opened_at or now
         if is_last or now - self._opened_at >= GRACE_NS:
             self._opened_at = 0
-            self._conclude(judgement)
+            self._conclude()
 
-    def _conclude(self, judgement: Judgement | None) -> None:
+    def _conclude(self) -> None:
         rings = list(rings_of(self._run_dir))
-        if judgement is not None:
-            ends = (judgement.first, *judgement.others)
-            pids = {end.pid for end in ends}
-            failed = [step for step in self._failed if step.source.pid in pids]
-            self._failed = [step for step in self._failed if step.source.pid not in pids]
-            for end in ends:
-                self._ends.pop(end.key, None)
-            self._file(finding_of_death(judgement, failed, self._run_dir, rings), rings)
+        for judgement in filter(None, map(judged, apart(self._ends.values(), partial(_started_at, rings)))):
+            self._file_deaths(judgement, rings)
         if self._failed:
             failed, self._failed = self._failed, []
             self._file(finding_of_steps(failed), rings)
+
+    def _file_deaths(self, judgement: Judgement, rings: list[SeenRing]) -> None:
+        ends = (judgement.first, *judgement.others)
+        pids = {end.pid for end in ends}
+        failed = [step for step in self._failed if step.source.pid in pids]
+        self._failed = [step for step in self._failed if step.source.pid not in pids]
+        for end in ends:
+            self._ends.pop(end.key, None)
+        self._file(finding_of_death(judgement, failed, self._run_dir, rings), rings)
 
     def _file(self, finding: Finding, rings: list[SeenRing] | None = None) -> None:
         for key in finding.keys:
@@ -216,6 +220,11 @@ class IncidentFiler(BaseView):
             self.num_failures += 1
             if self.num_failures == 1:
                 _logger.exception("an incident was not filed; later failures are counted only")
+
+
+def _started_at(rings: list[SeenRing], end: End) -> int:
+    header = header_of(rings, *end.key)
+    return header.started_at if header is not None else 0
 
 
 def open_filer(

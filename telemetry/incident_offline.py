@@ -43,7 +43,7 @@ def unfiled_incident(run_dir: Path) -> Unfiled | None:
     known = {key for document in IncidentShelf(run_dir).documents() for key in keys_of(document)}
     ends: dict[tuple[str, int], End] = {}
     for ring in rings:
-        if not ring.is_alive and not ring.header.closed_at:
+        if not ring.is_alive and not ring.header.closed_at and not ring.header.host:
             end = End(ring.header.role, ring.header.pid, None, _last_sign(ring.header))
             ends[end.key] = end
     failed: list[FailedStep] = []
@@ -110,7 +110,7 @@ def _unwritten(filed: IncidentFiled, run_dir: Path, wall_offset: int) -> dict[st
 
 def wall_offset_of(rings: list[SeenRing]) -> int:
     """What turns a moment of the run into wall time (ns)."""
-    clocks = [(ring.header.started_at, ring.header.wall_at) for ring in rings]
+    clocks = [(ring.header.started_at, ring.header.wall_at) for ring in rings if not ring.header.host]
     started_at, wall_at = min(clocks, default=(0, 0))
     return wall_at - started_at
 

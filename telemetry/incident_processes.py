@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm_obs.telemetry.death_watch import SeenRing
-from vllm_obs.telemetry.incident_culprit import rank_of
 from vllm_obs.telemetry.incident_finding import Finding
 from vllm_obs.telemetry.incident_stall import STOPPED_STATES
 from vllm_obs.telemetry.memory_limits import MemoryLimits
+from vllm_obs.telemetry.process_roles import rank_of
 from vllm_obs.telemetry.process_table import ProcessTable
 from vllm_obs.telemetry.ring_header import RingHeader
 
@@ -26,11 +26,14 @@ def process_rows(
     for header, is_alive in sorted(rings, key=lambda ring: ring.header.started_at):
         end, known = ends.get((header.role, header.pid)), table.get(header.role, header.pid)
         exit_code = end.exit_code if end is not None else known.exit_code if known is not None else None
-        memory = (end.memory if end is not None else None) or memory_of(header.pid)
+        memory = end.memory if end is not None else None
+        if memory is None and not header.host:
+            memory = memory_of(header.pid)
         kernel_state = _kernel_state(finding, header)
         state = "alive" if is_alive else "ended" if header.closed_at else "died"
         rows.append(
             _header_row(header, finding.happened_at)
+            | {"rank": rank_in(rings, header.role)}
             | {
                 "state": "stopped" if is_alive and kernel_state in STOPPED_STATES else state,
                 "process_state": kernel_state or None,
@@ -39,6 +42,11 @@ def process_rows(
             }
         )
     return rows
+
+
+def rank_in(rings: list[SeenRing], role: str) -> int:
+    """The rank of a worker among those of a run; -1 for what is no worker."""
+    return rank_of(role, [ring.header.role for ring in rings])
 
 
 def _kernel_state(finding: Finding, header: RingHeader) -> str:
@@ -53,7 +61,7 @@ def _header_row(header: RingHeader, at: int) -> Row:
     return {
         "role": header.role,
         "pid": header.pid,
-        "rank": rank_of(header.role),
+        "host": header.host,
         "started_at": header.started_at,
         "closed_at": header.closed_at or None,
         "activity": header.activity.label,

@@ -101,7 +101,7 @@ def _dated(tails: list[_Tail]) -> Iterator[_Kept]:
 def _entries(tails: list[_Tail], before: list[PinnedFact], kept: list[_Kept]) -> Iterator[Entry]:
     numbers = {tail.source: number for number, tail in enumerate(tails)}
     for tail in tails:
-        yield RecordedSource(tail.source.role, tail.source.pid, tail.source.generation, tail.source.engine)
+        yield RecordedSource(*tail.source)
     for tail in tails:
         if not tail.is_whole:
             # What was before is missing here and was not lost.

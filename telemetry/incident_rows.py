@@ -37,11 +37,11 @@ def engines_of(state: RunState) -> list[EngineState]:
 
 def step_rows(state: RunState, until: int) -> list[Row]:
     """The last steps of every engine that had begun by then (monotonic ns), oldest first."""
-    rows: list[Row] = []
-    for engine in engines_of(state):
-        begun = [step for step in engine.steps if step.planned.schedule_begun_at <= until]
-        rows += [_step_row(step) for step in begun[-MAX_STEPS:]]
-    return rows
+    begun_by: dict[str, list[StepFacts]] = {}
+    for engine in [*state.past_engines, *state.engines.values()]:  # of a label the last that did anything by then
+        if begun := [step for step in engine.steps if step.planned.schedule_begun_at <= until]:
+            begun_by[engine.label] = begun
+    return [_step_row(step) for label in sorted(begun_by) for step in begun_by[label][-MAX_STEPS:]]
 
 
 def state_with_steps(observer: Observer, run_dir: Path) -> RunState:

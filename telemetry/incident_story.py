@@ -13,9 +13,8 @@ from typing import Any
 
 from vllm_obs.telemetry.death_traces import log_tail
 from vllm_obs.telemetry.death_watch import End, SeenRing
-from vllm_obs.telemetry.incident_culprit import rank_of
 from vllm_obs.telemetry.incident_finding import FailedStep, Finding, header_of
-from vllm_obs.telemetry.incident_processes import process_rows
+from vllm_obs.telemetry.incident_processes import process_rows, rank_in
 from vllm_obs.telemetry.incident_recording import RECORDING, save_tails
 from vllm_obs.telemetry.incident_rows import engines_of, open_requests, request_rows, state_with_steps, step_rows
 from vllm_obs.telemetry.incident_shelf import DOCUMENT, IncidentShelf
@@ -152,7 +151,7 @@ def _culprit(finding: Finding, scene: Scene) -> Document:
     return {
         "role": finding.role,
         "pid": finding.pid,
-        "rank": finding.stall.rank if finding.stall is not None else rank_of(finding.role),
+        "rank": finding.stall.rank if finding.stall is not None else rank_in(scene.rings, finding.role),
         "exit_code": end.exit_code if end is not None else None,
         "signal": death.signal_name if death is not None else "",
         "is_inferred": death.is_inferred if death is not None else False,

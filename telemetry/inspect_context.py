@@ -1,6 +1,6 @@
 """InspectContext: what the inspector's routes answer from, and how their answers are written."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,6 +34,11 @@ class QuantileSource(Protocol):
 
     def summary(self, window: str, now: int, engine: str | None = None) -> dict[str, Any]:
         """Each measure's summary over a window that ends now."""
+
+    def summary_with(
+        self, measure: str, seconds: Iterable[float], window: str, now: int, engine: str | None = None
+    ) -> Any:
+        """One measure's summary, with what is not over yet."""
 
 
 async def _nothing() -> None:

@@ -43,15 +43,16 @@ def process_rows(table: ProcessTable, run_dir: Path | None, now: int) -> list[Ro
     """Every process of the run that is known, oldest first; of a recording what it holds of them.
 
     `state` is starting, ready, exited (in order, or its owner saw its end) or gone (killed, and nobody said).
+    `host` is empty for this one; of processes elsewhere their kernel's figures are not known.
     """
     rows: dict[tuple[str, int], Row] = {}
     for process in table.all():
         rows[process.role, process.pid] = _blank(process)
     for header, name, is_alive in _headers(run_dir):
-        blank = _blank(ProcessFacts(header.role, header.pid, started_at=header.started_at))
+        blank = _blank(ProcessFacts(header.role, header.pid, started_at=header.started_at, host=header.host))
         _put_header(rows.setdefault((header.role, header.pid), blank), header, name, is_alive, now)
     for row in rows.values():
-        if run_dir is not None and row["state"] in ("starting", "ready"):
+        if run_dir is not None and row["state"] in ("starting", "ready") and not row["host"]:
             _put_resources(row)
     return sorted(rows.values(), key=lambda row: row["started_at"] or 0)
 
@@ -60,6 +61,7 @@ def _blank(process: ProcessFacts) -> Row:
     return {
         "role": process.role,
         "pid": process.pid,
+        "host": process.host,
         "parent_pid": None,
         "title": "",
         "state": process.state,
@@ -103,8 +105,11 @@ def _put_header(row: Row, header: RingHeader, name: str, is_alive: bool, now: in
         row |= {"state": "exited", "exited_at": row["exited_at"] or header.closed_at}
     elif not is_alive and row["exited_at"] is None:
         row["state"] = "gone"
+    elif is_alive and header.host and row["exited_at"] is None:  # the connection to its host came back
+        row["state"] = "ready" if row["ready_at"] else "starting"
     num_dropped = header.num_unencodable + header.num_oversized
     row |= {
+        "host": header.host,
         "started_at": row["started_at"] or header.started_at,
         "activity": header.activity.label,
         "activity_seconds": max(0, now - header.activity_at) / NS,

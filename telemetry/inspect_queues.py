@@ -41,6 +41,13 @@ def queues_view(state: RunState, engine: str, now: int) -> dict[str, Any]:
     }
 
 
+def open_waits(state: RunState, now: int, engine: str | None = None) -> list[float]:
+    """How long each has waited (seconds) that waits to be admitted for the first time, of one engine or of all."""
+    found = [each for label, each in state.engines.items() if engine in (None, label)]
+    waiters = (waiter for each in found for waiter in each.builder.roster.line.waiters())
+    return [max(0, now - waiter.since) / NS for waiter in waiters if waiter.ledger.stage == "queue"]
+
+
 def waiting_row(waiter: Waiter, place: int, reason: str, now: int) -> dict[str, Any]:
     """One who waits, for this reason now, at this place of the line."""
     ledger = waiter.ledger

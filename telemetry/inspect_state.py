@@ -106,7 +106,7 @@ def engines_of(state: RunState) -> list[EngineState]:
 
 def engine_view(observer: Observer, engine: EngineState, now: int, rates_at: int) -> dict[str, Any]:
     """One engine: its queues, blocks and loop, the loop's shares up to `rates_at`."""
-    planned, answered = engine.last_planned, engine.last_answered
+    planned, answered, line = engine.last_planned, engine.last_answered, engine.builder.roster.line
     last_at = answered.updated_at if answered else None
     return {
         "engine": engine.label,
@@ -117,6 +117,7 @@ def engine_view(observer: Observer, engine: EngineState, now: int, rates_at: int
         "last_step_age_seconds": max(0, now - last_at) / NS if last_at else None,
         "under_way": under_way_view(engine),
         "head_reason": planned.head_reason if planned else "",
+        "by_reason": {reason or "unknown": num for reason, num in line.by_reason().most_common()},
         "last_plan": {name: getattr(planned, name) for name in PLAN_LEVELS} if planned else None,
         "blocks": _blocks_of(engine),
         "loop": observer.rates.loop_shares(rates_at, engine.label),

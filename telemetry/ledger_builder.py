@@ -111,6 +111,7 @@ class LedgerBuilder:
 
     def released(self, record: RequestReleased) -> None:
         """A sequence left the core."""
+        self._level = None
         self._end_loss(record.released_at)
         self._awaited_stalls.pop(record.request_id, None)
         if record.request_id not in self.roster.ledgers:
@@ -251,7 +252,7 @@ class LedgerBuilder:
                     ledger.switch("stalled", max(at, ledger.since), reason)
 
     def _check_level(self, step: int, at: int) -> None:
-        """Between a plan and its answer nobody comes, and those who went were written after the plan's levels."""
+        """Where nobody came or went between a plan and its answer the core has those whom the plan counted."""
         level, self._level = self._level, None
         if level is None or level[0] != step or not self.roster.is_exact:
             return

@@ -17,6 +17,7 @@ from vllm_obs.telemetry.metrics_settings import MetricsSettings
 from vllm_obs.telemetry.otlp_encoding import Histogram as OtlpHistogram
 from vllm_obs.telemetry.outside_counts import OutsideCounts
 from vllm_obs.telemetry.process_metrics import ProcessMetrics, split_role
+from vllm_obs.telemetry.process_roles import CORE, engine_of_role
 from vllm_obs.telemetry.quantiles import MAX_ENGINES, Quantiles
 from vllm_obs.telemetry.queue_metrics import QueueMetrics
 from vllm_obs.telemetry.records import (
@@ -53,7 +54,8 @@ FIRST_ENGINE = "0"
 MAX_SOURCES = 1024
 REJECTED_BY = {"overloaded": REJECTIONS[0], "too_many_queued_tokens": REJECTIONS[1]}
 
-_ENGINE_ROLE = "EngineCore_DP"
+ELSEWHERE = -1
+"""The pid of an engine on another host, whose own means nothing here."""
 
 CORE_METHODS: dict[type[Record], Callable[[EngineMetrics, Any], None]] = {
     EngineDescribed: EngineMetrics.described,
@@ -98,7 +100,7 @@ class MetricsView(BaseView):
         count = CORE_METHODS.get(kind)
         if count is not None:
             engine = self._engine_of(source, record)
-            engine.follow(source.generation, source.pid)
+            engine.follow(source.generation, ELSEWHERE if source.host else source.pid)
             count(engine, record)
         handle = self._handlers.get(kind)
         if handle is not None:
@@ -228,8 +230,8 @@ class MetricsView(BaseView):
         self.store.value("vllm_obs_startup_seconds", *split_role(record.role), record.phase).set(seconds)
 
     def _process_exited(self, _source: Source, record: ProcessExited) -> None:
-        engine = self._engines.get(record.role.removeprefix(_ENGINE_ROLE))
-        if record.role.startswith(_ENGINE_ROLE) and engine is not None and engine.pid == record.pid:
+        engine = self._engines.get(engine_of_role(record.role))
+        if record.role.startswith(CORE) and engine is not None and engine.pid == record.pid:
             engine.die()
         self._queues.forget(record.pid)
 
@@ -238,15 +240,19 @@ class MetricsView(BaseView):
 
     def _bury(self) -> None:
         """Processes may end without anybody recording it."""
-        for engine in self._engines.values():
-            if engine.pid and self._reader.is_gone(engine.pid):
+        for label, engine in self._engines.items():
+            if self._is_gone(label, engine.pid):
                 engine.die()
         for pid in self._queues.server_pids():
             if self._reader.is_gone(pid):
                 self._queues.forget(pid)
 
+    def _is_gone(self, label: str, pid: int) -> bool:
+        return self._find_engine(label) is None if pid == ELSEWHERE else bool(pid) and self._reader.is_gone(pid)
+
     def _new_source(self, source: Source) -> Value:
-        self._processes.seen(source.role, source.pid)
+        if not source.host:
+            self._processes.seen(source.role, source.pid)
         if len(self._num_records) >= MAX_SOURCES:
             del self._num_records[next(iter(self._num_records))]
         counter = self.store.value("vllm_obs_recorder_records_total", *split_role(source.role))

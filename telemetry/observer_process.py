@@ -183,7 +183,8 @@ def wall_offset(run_dir: Path) -> int:
         try:
             with RingReader(path) as reader:
                 header = reader.header()
-                clocks.append((header.started_at, header.wall_at))
+                if not header.host:
+                    clocks.append((header.started_at, header.wall_at))
         except (RingError, OSError):
             continue
     started_at, wall_at = min(clocks, default=(time.monotonic_ns(), time.time_ns()))

@@ -193,9 +193,9 @@ class ObserverService:
             await self._looks.refresh(self._live())
 
     def _live(self) -> list[tuple[str, int]]:
-        """The processes of the run that have not ended, by role and pid."""
+        """The processes of the run on this host that have not ended, by role and pid."""
         processes = self.observer.state.processes.all()
-        return [(each.role, each.pid) for each in processes if each.state != "exited"]
+        return [(each.role, each.pid) for each in processes if each.state != "exited" and not each.host]
 
     def _save(self) -> None:
         """Keep what was derived; when that takes long (thousands of live sequences) upkeep does it less often."""

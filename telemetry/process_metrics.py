@@ -8,6 +8,7 @@ from vllm_obs.telemetry.catalogue_process import GC_GENERATIONS
 from vllm_obs.telemetry.memory_room import MemoryRoomReader
 from vllm_obs.telemetry.metric_store import MetricStore
 from vllm_obs.telemetry.process_reader import ProcessNumbers, ProcessReader
+from vllm_obs.telemetry.process_roles import LAUNCHER
 from vllm_obs.telemetry.records import GarbageSampled
 from vllm_obs.telemetry.view import Source
 
@@ -57,8 +58,10 @@ class ProcessMetrics:
                 del self._processes[next(iter(self._processes))]
 
     def garbage(self, source: Source, record: GarbageSampled) -> None:
-        """What a garbage collector has done; only the root process's is shown."""
-        if source.pid != self._root_pid:
+        """What a garbage collector has done; shown is the root's, or for a launcher the first API server's."""
+        root = self._processes.get(self._root_pid)
+        has_launcher = root is not None and root.role == LAUNCHER
+        if source.pid != self._root_pid and not (has_launcher and record.client_index == 0):
             return
         columns = {
             "python_gc_collections_total": record.num_collections,

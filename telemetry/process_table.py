@@ -14,7 +14,7 @@ MAX_PHASES = 64
 class ProcessFacts:
     """One process; moments are monotonic ns, 0 while unknown. `exit_code` is None while nobody saw it end.
 
-    `was_told` says that its owner had ordered that end, or brought it about.
+    `was_told` says that its owner had ordered that end, or brought it about. `host` is empty for this host.
     """
 
     role: str
@@ -28,6 +28,7 @@ class ProcessFacts:
     is_gone: bool = False
     phases: list[ProcessPhase] = field(default_factory=list)
     was_told: bool = False
+    host: str = ""
 
     @property
     def state(self) -> str:
@@ -68,17 +69,17 @@ class ProcessTable:
     def seen(self, source: Source) -> ProcessFacts:
         """The process that wrote a record."""
         process = self._of(source.role, source.pid)
-        process.generation = source.generation
+        process.generation, process.host = source.generation, source.host
         return process
 
     def gone(self, source: Source) -> None:
         """Its ring ended: the process is dead, whether or not its owner recorded it."""
         self.seen(source).is_gone = True
 
-    def started(self, record: ProcessStarted) -> None:
-        """It began."""
+    def started(self, record: ProcessStarted, host: str = "") -> None:
+        """It began, on that host."""
         process = self._of(record.role, record.pid)
-        process.started_at, process.wall_at = record.started_at, record.wall_at
+        process.started_at, process.wall_at, process.host = record.started_at, record.wall_at, host
 
     def phase(self, source: Source, record: ProcessPhase) -> None:
         """Part of its start-up; one whose role is not the writer's belongs to the last process with that role."""

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
+from vllm_obs.telemetry.process_roles import CORE, WORKER, engine_of_role
 from vllm_obs.telemetry.records import ProcessExited, ProfileBegun, ProfileEnded, Record
 from vllm_obs.telemetry.view import BaseView, Source
 
@@ -57,7 +58,9 @@ class Profile:
         """A process is gone, and with an engine its workers: their parts will not end in order any more."""
         for (role, pid), (begun, ended) in self.parts.items():
             is_gone = (role, pid) == (exited.role, exited.pid) or (
-                role.startswith("Worker") and exited.role.startswith("EngineCore")
+                role.startswith(WORKER)
+                and exited.role.startswith(CORE)
+                and engine_of_role(role) == engine_of_role(exited.role)
             )
             if is_gone and begun is not None and ended is None:
                 at, words = exited.exited_at, "its process ended first"

@@ -109,6 +109,16 @@ class Quantiles:
         since = None if seconds is None else now - int(seconds * 1e9)
         return {measure: Summary.of(self._merged(measure, since, engine)) for measure in MEASURES}
 
+    def summary_with(
+        self, measure: str, seconds: Iterable[float], window: str, now: int, engine: str | None = None
+    ) -> Summary:
+        """One measure as `summary` tells it, with these values of what is not over yet."""
+        length = WINDOWS[window]
+        merged = self._merged(measure, None if length is None else now - int(length * 1e9), engine)
+        for value in seconds:
+            merged.observe(value)
+        return Summary.of(merged)
+
     def between(self, measure: str, first: int, end: int) -> DDSketch:
         """A measure over all engines in the seconds from number `first` up to `end`, without it."""
         merged = DDSketch()

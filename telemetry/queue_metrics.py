@@ -68,6 +68,8 @@ class QueueMetrics:
             self._store.value("vllm_obs_pressure", source).set(max(pressures, default=0.0))
         for queue, depth in depths.items():
             self._store.value("vllm_obs_queue_depth", queue).set(depth)
+        self._store.value("vllm_obs_connections").set(sum(each.num_connections for each in samples))
+        self._store.value("vllm_obs_connections_limit").set(sum(each.max_num_connections for each in samples))
 
     def state(self) -> Any:
         """In plain values."""

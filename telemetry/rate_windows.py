@@ -123,7 +123,9 @@ class RateWindows(BaseView):
         shares: dict[str, dict[str, float]] = {}
         for window, seconds, totals in self._totals(now):
             share = {phase: totals[f"{engine}/{phase}"] / (seconds * NS) for phase in STEP_PHASES}
-            # Steps that overlap (several in flight) make more than the time there is.
+            # Steps that overlap (several in flight) make more than the time there is: they share it.
+            overlap = max(1.0, sum(share.values()))
+            share = {phase: part / overlap for phase, part in share.items()}
             busy = min(1.0, sum(share.values()))
             shares[window] = share | {"busy": busy, "idle": 1.0 - busy}
         return shares

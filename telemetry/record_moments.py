@@ -1,8 +1,8 @@
-"""When a record was written, as far as it tells: its latest moment, for putting records in order of time."""
+"""The moments of a record: the latest, for putting records in order of time, and all of them by another clock."""
 
 from typing import Any, get_args
 
-from vllm_obs.telemetry.records import Record
+from vllm_obs.telemetry.records import Record, RequestTaken
 
 _NO_MOMENTS = frozenset({"wall_at"})
 _FIELDS = {
@@ -17,3 +17,20 @@ def moment_of(record: Record) -> int:
     """Its latest moment (monotonic ns); 0 for a record of blocks, which names a step instead."""
     fields: tuple[Any, ...] = record
     return max([fields[index] for index in _FIELDS[type(record)]], default=0)
+
+
+_SENDERS = {RequestTaken: "submitted_at"}
+"""Moments that the record's writer was told by an API server, by whose clock they are."""
+_OWN_FIELDS = {
+    kind: tuple(index for index in fields if kind._fields[index] != _SENDERS.get(kind))
+    for kind, fields in _FIELDS.items()
+}
+
+
+def shifted(record: Record, offset_ns: int) -> Record:
+    """The record by a clock that is `offset_ns` ahead of its writer's. A moment of 0 is none, and stays."""
+    values: list[Any] = list(record)
+    for index in _OWN_FIELDS[type(record)]:
+        if values[index]:
+            values[index] = max(1, values[index] + offset_ns)
+    return type(record)(*values)

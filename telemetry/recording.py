@@ -167,7 +167,7 @@ def _entries(kept: Iterable[_Kept]) -> Iterator[Entry]:
         number = numbers.get(source)
         if number is None:
             number = numbers[source] = len(numbers)
-            yield RecordedSource(source.role, source.pid, source.generation, source.engine)
+            yield RecordedSource(*source)
         if isinstance(content, RecordsLost):
             yield RecordedLoss(number, content.num)
         elif isinstance(content, SourceGone):

@@ -44,6 +44,7 @@ class RecordedSource(msgspec.Struct, array_like=True, frozen=True, tag=0):
     pid: int
     generation: int
     engine: str
+    host: str = ""
 
 
 class RecordedFact(msgspec.Struct, array_like=True, frozen=True, tag=1):

@@ -63,7 +63,7 @@ class RecordingTail:
     def _taken(self, entry: Entry) -> tuple[Source, Fact] | None:
         if isinstance(entry, RecordedSource):
             if len(self._sources) < MAX_SOURCES:
-                self._sources.append(Source(entry.role, entry.pid, entry.generation, entry.engine))
+                self._sources.append(Source(entry.role, entry.pid, entry.generation, entry.engine, entry.host))
             return None
         fact = self._fact(entry)
         if fact is None or not 0 <= entry.source < len(self._sources):

@@ -86,7 +86,8 @@ class MemorySampled(NamedTuple):
 class LoopSampled(NamedTuple):
     """API server: once a second, how late its event loop ran at worst since the last time, and its queues.
 
-    `pressure` is from 0 to 1, `pressure_source` what it is from, of a closed set.
+    `pressure` is from 0 to 1, `pressure_source` what it is from, of a closed set. So many connections were open,
+    and there may be `max_num_connections` by the flag and the files that its process may open.
     """
 
     client_index: int
@@ -97,6 +98,8 @@ class LoopSampled(NamedTuple):
     num_queued_deltas: int
     pressure: float = 0.0
     pressure_source: str = ""
+    num_connections: int = 0
+    max_num_connections: int = 0
 
 
 class GarbageSampled(NamedTuple):

@@ -7,6 +7,7 @@ class EngineDescribed(NamedTuple):
     """Core: the facts of an engine that its metrics are labelled and sized by.
 
     `flops_per_token` leaves attention out; `kv_bytes_per_token` is what one cached token takes over all layers.
+    The `world_size` ranks are `num_stages` of a pipeline, one after the other, each of equally many shards.
     """
 
     engine_index: int
@@ -29,6 +30,7 @@ class EngineDescribed(NamedTuple):
     flops_per_token: int
     kv_bytes_per_token: int
     described_at: int
+    num_stages: int = 1
 
 
 class EngineStateChanged(NamedTuple):
@@ -90,7 +92,10 @@ class StepFailed(NamedTuple):
 
 
 class WorkerStep(NamedTuple):
-    """Worker: the parts of one step on one rank."""
+    """Worker: the parts of one step on one rank, which is stage times shards a stage plus shard.
+
+    `exchange_ns` of its forward pass and sampling went by in exchanges with other ranks, most of it in waiting.
+    """
 
     step: int
     rank: int
@@ -101,6 +106,7 @@ class WorkerStep(NamedTuple):
     sampled_at: int
     num_tokens: int
     num_rows: int
+    exchange_ns: int = 0
 
 
 class WorkerLimits(NamedTuple):

@@ -35,6 +35,10 @@ CHECKSUM_MASK = 0xFFFF_FFFF
 
 ROLE_OFFSET = 1024
 ROLE_BYTES = 64
+HOST_OFFSET = ROLE_OFFSET + ROLE_BYTES
+HOST_BYTES = 64
+"""The name of the host whose process wrote it, in a mirror; zeros in a ring of this host's. A mirror's two words
+of its origin are that ring's generation, and the sequence there of what is 0 in the mirror."""
 
 
 class Word(IntEnum):
@@ -58,6 +62,8 @@ class Word(IntEnum):
     PROGRESS = 34
     ACTIVITY = 35
     ACTIVITY_AT = 36
+    ORIGIN_GENERATION = 48
+    ORIGIN_SEQUENCE = 49
 
 
 class RingError(Exception):

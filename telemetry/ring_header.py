@@ -6,6 +6,8 @@ from typing import NamedTuple
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.ring import (
     HEADER_BYTES,
+    HOST_BYTES,
+    HOST_OFFSET,
     LAYOUT_VERSION,
     MAGIC,
     MIN_CAPACITY,
@@ -20,7 +22,9 @@ class RingHeader(NamedTuple):
     """The header as it was at one moment. `closed_at` is 0 unless the writer ended in order.
 
     `wall_at` is the wall clock (ns) at `started_at`. `num_unencodable` and `num_oversized` records were dropped
-    by the writer; `sequence` is the number of records with those, and may be one behind after a kill.
+    by the writer; `sequence` is the number of records with those, and may be one behind after a kill. `host` names
+    the host of the process in a mirror of its ring (ring_mirror.py) and is empty where that is this host: a pid
+    means nothing elsewhere. `origin_generation` is then that ring's, `origin_sequence` where in it this begins.
     """
 
     capacity: int
@@ -40,17 +44,19 @@ class RingHeader(NamedTuple):
     progress: int
     activity: Activity
     activity_at: int
+    host: str = ""
+    origin_generation: int = 0
+    origin_sequence: int = 0
 
 
 def read_header(page: memoryview, path: Path) -> RingHeader:
     """The header in the first HEADER_BYTES of a ring. `path` is for the words of RingFormatError only."""
     words = page[:HEADER_BYTES].cast("Q")
     check_header(words, path)
-    role = bytes(page[ROLE_OFFSET : ROLE_OFFSET + ROLE_BYTES]).rstrip(b"\0").decode(errors="replace")
     return RingHeader(
         capacity=words[Word.CAPACITY],
         generation=words[Word.GENERATION],
-        role=role,
+        role=_text(page[ROLE_OFFSET : ROLE_OFFSET + ROLE_BYTES]),
         pid=words[Word.PID],
         started_at=words[Word.STARTED_AT],
         wall_at=words[Word.WALL_AT],
@@ -66,7 +72,14 @@ def read_header(page: memoryview, path: Path) -> RingHeader:
         progress=words[Word.PROGRESS],
         activity=Activity.of(words[Word.ACTIVITY]),
         activity_at=words[Word.ACTIVITY_AT],
+        host=_text(page[HOST_OFFSET : HOST_OFFSET + HOST_BYTES]),
+        origin_generation=words[Word.ORIGIN_GENERATION],
+        origin_sequence=words[Word.ORIGIN_SEQUENCE],
     )
+
+
+def _text(field: memoryview) -> str:
+    return bytes(field).rstrip(b"\0").decode(errors="replace")
 
 
 def check_header(words: memoryview, path: Path) -> None:

@@ -96,6 +96,17 @@ class RingReader:
             self._expect(max(self._sequence, written))
         return frames
 
+    @property
+    def is_overrun(self) -> bool:
+        """Whether the next record has been overwritten by now."""
+        return self._words[Word.RESERVED] - self._frames.capacity > self._position
+
+    def skip_to_newest(self) -> None:
+        """Go on with the next record that will be written; those before it count as lost."""
+        header = self.header()
+        self._position, self._is_aligned, self._num_looks = header.cursor, True, 0
+        self._expect(max(self._sequence, header.sequence))
+
     def header(self) -> RingHeader:
         """The header as it is now."""
         self._check_size()

@@ -2,12 +2,12 @@
 
 import logging
 import os
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from vllm_obs.telemetry.process_roles import engine_of_role
 from vllm_obs.telemetry.record_codec import RecordDecoder
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_header import RingHeader
@@ -19,7 +19,6 @@ MAX_RECORDS = 65_536
 MAX_PAST_RINGS = 256
 SETTLED_NS = 2_500_000_000
 """A directory that changed so long ago shows any later change by another time: at the coarsest they count 2 s."""
-_ENGINE_ROLE = re.compile(r"(?:EngineCore|Worker)(?=_|$)(?:.*_DP(\d+))?")
 
 logger = logging.getLogger(__name__)
 
@@ -121,8 +120,7 @@ class RingTail:
 
 def source_of(header: RingHeader) -> Source:
     """The process that writes a ring. Engine 0 is meant where a core's or worker's role names none."""
-    match = _ENGINE_ROLE.match(header.role)
-    return Source(header.role, header.pid, header.generation, (match[1] or "0") if match else "")
+    return Source(header.role, header.pid, header.generation, engine_of_role(header.role), header.host)
 
 
 def _complain(error: RingError) -> None:

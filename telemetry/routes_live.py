@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
 from vllm_obs.telemetry.inspect_events import EventStream
+from vllm_obs.telemetry.inspect_queues import open_waits
 from vllm_obs.telemetry.inspect_state import run_view
 from vllm_obs.telemetry.invariants import LAWS
 from vllm_obs.telemetry.trend import SPAN_SECONDS
@@ -64,8 +65,14 @@ def live_router(context: InspectContext) -> APIRouter:
 
 
 def quantile_view(context: InspectContext, window: str, engine: str | None) -> dict[str, Any]:
-    """All measures over a window, in seconds; merged over engines unless one is named."""
-    summaries = context.quantiles.summary(window, context.observer.now(), engine)
+    """All measures over a window, in seconds; merged over engines unless one is named.
+
+    `queue_so_far` is `queue` with those who wait still, by how long they have waited until now.
+    """
+    state, now = context.observer.state, context.observer.now()
+    summaries = context.quantiles.summary(window, now, engine)
+    waits = open_waits(state, now, engine)
+    summaries["queue_so_far"] = context.quantiles.summary_with("queue", waits, window, now, engine)
     return {
         "window": window,
         "engine": engine,

@@ -1,6 +1,6 @@
 """Probes of the server on the inspector's port, by what the headers of its processes say: no record is read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from fastapi import APIRouter
@@ -8,8 +8,9 @@ from starlette.responses import Response
 
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
+from vllm_obs.telemetry.process_roles import API_SERVER, CORE, LAUNCHER, engine_of_role
+from vllm_obs.telemetry.records import StallBegun
 from vllm_obs.telemetry.watchdog import Watchdog
-from vllm_obs.telemetry.watchdog_headers import API_SERVER, CORE
 from vllm_obs.telemetry.watchdog_rule import ProcessLook
 
 PROBES = frozenset({"/livez", "/readyz", "/startupz"})
@@ -21,12 +22,20 @@ Phase = Literal["loading", "ready", "stalled", "broken", "restarting", "draining
 _SAYS: dict[Phase, str] = {
     "loading": "the model is being loaded",
     "ready": "requests are let in",
-    "stalled": "the engine, or an API server, has work and makes no progress",
+    "stalled": "every engine, or every API server, has work and makes no progress",
     "broken": "the model gave no usable probabilities several times in a row",
     "restarting": "the engine died and another is being started",
     "draining": "the server is shutting down",
     "dead": "the API server is gone",
 }
+_PHASES: dict[Activity, Phase] = {
+    Activity.SERVING: "ready",
+    Activity.BROKEN: "broken",
+    Activity.RESTARTING: "restarting",
+    Activity.STOPPING: "draining",
+}
+"""Of an API server that does this; one that does anything else is being loaded."""
+_BEST_FIRST: tuple[Phase, ...] = ("ready", "broken", "restarting", "loading", "draining")
 _NOT_STARTED: tuple[Phase, ...] = ("loading", "dead")
 
 
@@ -51,28 +60,43 @@ def probe_router(context: InspectContext) -> APIRouter:
 
 
 def phase_of(looks: Sequence[ProcessLook], is_stalled: bool) -> Phase:
-    """How a server is whose live processes look like this; `is_stalled` says that one of them stands still."""
-    activities = {look.activity for look in looks if look.role.startswith(API_SERVER)}
-    if not activities:
-        return "dead"
-    if Activity.STOPPING in activities:
-        return "draining"
-    if Activity.RESTARTING in activities:
-        return "restarting"
-    if not activities <= {Activity.SERVING, Activity.BROKEN}:
-        return "loading"
+    """How a server is whose live processes look like this: of several API servers the best that one of them does.
+
+    `is_stalled` says that none of them, or no engine, makes progress.
+    """
+    launchers = [look.activity for look in looks if look.role.startswith(LAUNCHER)]
+    phases = {_PHASES.get(look.activity, "loading") for look in looks if look.role.startswith(API_SERVER)}
+    if launchers and _PHASES.get(launchers[0]) != "ready":
+        return _PHASES.get(launchers[0], "loading")
+    best = next((phase for phase in _BEST_FIRST if phase in phases), None)
+    if best is None:
+        return "restarting" if launchers else "dead"
+    if best not in ("ready", "broken"):
+        return best
     if not any(look.role.startswith(CORE) for look in looks):
         # The API server is about to say so; were no other engine to come, it would go itself.
         return "restarting"
-    if is_stalled:
-        return "stalled"
-    return "broken" if Activity.BROKEN in activities else "ready"
+    return "stalled" if is_stalled else best
+
+
+def is_all_stalled(looks: Iterable[ProcessLook], stalls: Iterable[StallBegun]) -> bool:
+    """Whether all engines, or all API servers, of those that live stand still: one that moves goes on serving."""
+    engines, servers = set[str](), set[str]()
+    for look in looks:
+        if look.role.startswith(CORE):
+            engines.add(engine_of_role(look.role))
+        elif look.role.startswith(API_SERVER):
+            servers.add(look.role)
+    standing = list(stalls)
+    still, silent = {stall.engine for stall in standing if stall.engine}, {stall.role for stall in standing}
+    return bool(standing) and (engines <= still or servers <= silent)
 
 
 def _answer(watchdog: Watchdog | None, failing: Sequence[Phase]) -> Response:
     if watchdog is None:
         raise InspectError("a recording is not alive; probes are of a server that runs", 404)
-    phase = phase_of(watchdog.looks(), bool(watchdog.current()))
+    looks = watchdog.looks()
+    phase = phase_of(looks, is_all_stalled(looks, watchdog.current()))
     if phase not in failing:
         return Answer({"status": phase})
     return Answer({"status": phase, "error": {"message": _SAYS[phase], "type": phase, "code": 503}}, 503)

@@ -114,7 +114,7 @@ def read_run_facts(run_dir: Path) -> list[PinnedFact]:
         with RecordingReader(run_dir / FACTS_NAME) as reader:
             for entry in reader.entries():
                 if isinstance(entry, RecordedSource):
-                    sources.append(Source(entry.role, entry.pid, entry.generation, entry.engine))
+                    sources.append(Source(entry.role, entry.pid, entry.generation, entry.engine, entry.host))
                 elif isinstance(entry, RecordedFact) and entry.source < len(sources):
                     record = decoder.decode(entry.payload)
                     if isinstance(record, KINDS):
@@ -146,5 +146,5 @@ def _entries(facts: RunFacts) -> Iterator[Entry]:
     for source, record in facts:
         if source not in numbers:
             numbers[source] = len(numbers)
-            yield RecordedSource(source.role, source.pid, source.generation, source.engine)
+            yield RecordedSource(*source)
         yield RecordedFact(numbers[source], encode(record))

@@ -54,9 +54,10 @@ def health_of(
         return Health("recording", says.strip())
     state = observer.state
     activities = server_activities(run_dir) if run_dir is not None else set()
-    if Activity.STOPPING in activities:
+    is_served = not activities.isdisjoint((Activity.SERVING, Activity.BROKEN))
+    if Activity.STOPPING in activities and not is_served:
         return Health("draining", f"The server ends: no request is let in. {_counts(state)}")
-    if Activity.RESTARTING in activities:
+    if Activity.RESTARTING in activities and not is_served:
         return Health("restarting", f"The engine died, and another is being started. {deaths}".strip())
     if not state.engines:
         if state.past_engines:
@@ -64,6 +65,11 @@ def health_of(
         return Health("starting", "No engine has started yet.")
     if stalls:
         return Health("stalled", " ".join(_stall(stall, now) for stall in stalls))
+    if down := engines_down(state):
+        return Health("degraded", f"{_down(state, down)} {_counts(state)} {deaths}".strip())
+    if Activity.BROKEN in activities and Activity.SERVING not in activities:
+        says = f"The model gave no numbers in its last answers: no request is let in. {_counts(state)}"
+        return Health("broken", says)
     return _moving(state)
 
 
@@ -83,6 +89,15 @@ def deaths_of(observer: Observer, now: int) -> list[Death]:
     if observer.is_live:
         deaths = [death for death in deaths if now - death.died_at < DEATH_SECONDS * NS]
     return sorted(deaths, key=lambda death: death.died_at)[-MAX_DEATHS:]
+
+
+def engines_down(state: RunState) -> list[str]:
+    """The labels of engines that died while others go on, and that none has taken the place of yet."""
+    if not state.engines:
+        return []
+    last = {engine.label: engine.source for engine in state.past_engines if engine.label not in state.engines}
+    found = {label: state.processes.get(source.role, source.pid) for label, source in last.items()}
+    return sorted(label for label, process in found.items() if process is None or not process.was_told)
 
 
 def server_activities(run_dir: Path) -> set[Activity]:
@@ -105,6 +120,12 @@ def _moving(state: RunState) -> Health:
     if not any(engine.num_running or engine.num_waiting for engine in state.engines.values()):
         return Health("idle", "Ready; nothing is under way.")
     return Health("ok", _counts(state))
+
+
+def _down(state: RunState, down: Sequence[str]) -> str:
+    """Which engines are gone and how many go on."""
+    names = f"Engine {down[0]} is" if len(down) == 1 else f"Engines {', '.join(down)} are"
+    return f"{names} gone, and {len(state.engines)} of {len(state.engines) + len(down)} go on."
 
 
 def _counts(state: RunState) -> str:

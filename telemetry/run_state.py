@@ -38,6 +38,8 @@ __all__ = ["BaseView", "Fact", "RecordsLost", "RunState", "Source", "SourceGone"
 
 MAX_HTTP_REQUESTS = 10_000
 MAX_PAST_ENGINES = 2
+"""Beside those that left their label empty."""
+MAX_LABELS = 64
 MAX_API_SERVERS = 256
 MAX_ROLES = 256
 OTHER_ROLE = "other"
@@ -64,7 +66,7 @@ class RunState:
         self.book = SequenceBook(self.views, self.invariants)
         self.engines: dict[str, EngineState] = {}
         """The engine processes that live, by label; one that died is in `past_engines`, newest last."""
-        self.past_engines: deque[EngineState] = deque(maxlen=MAX_PAST_ENGINES)
+        self.past_engines: deque[EngineState] = deque(maxlen=MAX_PAST_ENGINES + MAX_LABELS)
         self.processes = ProcessTable()
         self.http: deque[HttpRequestEnded] = deque(maxlen=MAX_HTTP_REQUESTS)
         self.loops: dict[int, LoopSampled] = {}
@@ -179,6 +181,7 @@ class RunState:
             restored = EngineState(engine.source, self.book, self.views, self.invariants)
             restore_engine(restored, engine, self.book)
             self.engines[restored.label] = restored
+        self._share_room()
         self.invariants.restore(snapshot.breaches)
         self.processes.restore(snapshot.processes)
         self.loops = {loop.client_index: loop for loop in snapshot.loops}
@@ -203,7 +206,7 @@ class RunState:
             WorkerStep: self._worker_step,
             LoopSampled: self._sample_loop,
             TelemetrySet: self._set_telemetry,
-            ProcessStarted: lambda source, record: self.processes.started(record),
+            ProcessStarted: lambda source, record: self.processes.started(record, source.host),
             ProcessPhase: self.processes.phase,
             ProcessReady: lambda source, record: self.processes.ready(record),
             ProcessExited: lambda source, record: self.processes.exited(record),
@@ -223,13 +226,26 @@ class RunState:
         if label in self.engines:
             self._end_engine(self.engines[label])
         engine = self.engines[label] = EngineState(source, self.book, self.views, self.invariants)
+        self._share_room()
         return engine
+
+    def _share_room(self) -> None:
+        for engine in self.engines.values():
+            engine.steps.limit(len(self.engines))
 
     def _end_engine(self, engine: EngineState) -> None:
         del self.engines[engine.label]
         self._past_generations.append(engine.source.generation)
         engine.gone()
         self.past_engines.append(engine)
+        self._trim_past()
+
+    def _trim_past(self) -> None:
+        """Let go of the oldest, but not of the last engine of a label that nobody has taken over."""
+        newest = {engine.label: engine for engine in self.past_engines}
+        for engine in list(self.past_engines)[:-MAX_PAST_ENGINES]:
+            if engine.label in self.engines or newest[engine.label] is not engine:
+                self.past_engines.remove(engine)
 
     def _end_http(self, source: Source, record: HttpRequestEnded) -> None:
         self.http.append(record)
@@ -243,7 +259,7 @@ class RunState:
     def _worker_step(self, source: Source, record: WorkerStep) -> None:
         engine = self.engines.get(source.engine or "0")
         if engine is not None:
-            engine.add_worker(record)
+            engine.add_worker(record, is_elsewhere=bool(source.host))
 
     def _sample_loop(self, source: Source, record: LoopSampled) -> None:
         if record.client_index in self.loops or len(self.loops) < MAX_API_SERVERS:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from vllm_obs.telemetry.process_roles import rank_of
 from vllm_obs.telemetry.records import ProfileBegun, ProfileEnded, Record
 from vllm_obs.telemetry.sample_choice import SamplerChoice
 from vllm_obs.telemetry.sample_job import SampleEnd, SampleJob, SampleOrder
@@ -17,8 +18,6 @@ ROLE = "Observer"
 MAX_OUTSIDE = 64
 """So many processes are looked at from outside; each takes a process of py-spy for as long."""
 POLL_SECONDS = 0.05
-
-_WORKER = "Worker_TP"
 
 OthersOver = Callable[[], Awaitable[list[str]]]
 """Waits until the other processes have ended their parts; the roles of those that have not in time."""
@@ -82,8 +81,11 @@ class SampleCapture:
             job.stop()
         return job.end
 
+    def _rank_of(self, target: Target) -> int:
+        return rank_of(target.role, [each.role for each in self._choice.targets])
+
     def _begun(self, target: Target) -> None:
-        order, rank = self._order, rank_of(target.role)
+        order, rank = self._order, self._rank_of(target)
         seconds, now = order.bounds.seconds, time.monotonic_ns()
         self._record(ProfileBegun(order.profile, KIND, target.role, target.pid, rank, 0, seconds, now))
 
@@ -94,7 +96,7 @@ class SampleCapture:
                 KIND,
                 target.role,
                 target.pid,
-                rank_of(target.role),
+                self._rank_of(target),
                 num_steps=0,
                 num_samples=end.num_samples,
                 ended_at=end.ended_at,
@@ -103,9 +105,3 @@ class SampleCapture:
                 error=end.error,
             )
         )
-
-
-def rank_of(role: str) -> int:
-    """The rank of a worker, -1 of any other process."""
-    number = role.removeprefix(_WORKER)
-    return int(number) if role.startswith(_WORKER) and number.isdecimal() else -1

@@ -88,6 +88,7 @@ class SampleSet(NamedTuple):
 
 
 def role_family(role: str) -> str:
-    """What the ranks of a role have in common: Worker_TP1 is a Worker, APIServer_0 an APIServer."""
+    """What the ranks of a role have in common: Worker_DP0_TP1_PP0 is a Worker, APIServer_0 an APIServer."""
     name, _, number = role.rpartition("_")
-    return name if name and number.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ").isdecimal() else role
+    is_numbered = bool(name) and number.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ").isdecimal()
+    return role_family(name) if is_numbered else role

@@ -28,11 +28,15 @@ class SpanKind(IntEnum):
 
 
 class Process(NamedTuple):
-    """The process that did a span's work: `role` names it in the run, `rank` is empty where it has none."""
+    """The process that did a span's work: `role` names it in the run, `rank` is empty where it has none.
+
+    `host` is empty where that is the Observer's own.
+    """
 
     role: str
     pid: int
     rank: str = ""
+    host: str = ""
 
 
 class Span(NamedTuple):

@@ -52,6 +52,7 @@ class SpanResources:
             span_names.ROLE: process.role,
             span_names.RANK: process.rank or None,
             "process.pid": process.pid or None,
+            **({"host.name": process.host} if process.host else {}),
         }
         return attributes
 

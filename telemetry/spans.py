@@ -143,7 +143,7 @@ class SpansView(BaseView):
 
     def _planned(self, source: Source, planned: StepPlanned) -> None:
         if source.engine not in self._engines:
-            self._engines[source.engine] = Process(source.role, source.pid)
+            self._engines[source.engine] = Process(source.role, source.pid, host=source.host)
         self._rows.planned(source, planned)
 
     def _answered(self, source: Source, answered: StepAnswered) -> None:
@@ -151,14 +151,15 @@ class SpansView(BaseView):
         self._rows.answered(source, answered)
 
     def _engine_described(self, source: Source, described: EngineDescribed) -> None:
+        self._rows.described(source, described)
         if len(self._engines) < MAX_PROCESSES:
-            self._engines[source.engine] = Process(source.role, source.pid)
+            self._engines[source.engine] = Process(source.role, source.pid, host=source.host)
 
     def _worker_step(self, source: Source, worker: WorkerStep) -> None:
         key = (source.engine, worker.rank)
         known = self._workers.get(key)
-        if (known is None or known.pid != source.pid) and len(self._workers) < MAX_PROCESSES:
-            self._workers[key] = Process(source.role, source.pid, str(worker.rank))
+        if (known is None or known[:2] != source[:2]) and len(self._workers) < MAX_PROCESSES:
+            self._workers[key] = Process(source.role, source.pid, str(worker.rank), source.host)
 
     def _process_ready(self, source: Source, ready: ProcessReady) -> None:
         self._offer(self._startup.ready(source, ready))

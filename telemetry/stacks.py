@@ -93,13 +93,14 @@ def _stacks_of(run_dir: Path, pids: Collection[int] | None, timeout_seconds: flo
 
 
 def live_processes(run_dir: Path) -> list[tuple[str, int]]:
-    """(title, pid) of each process whose ring is open for writing, MAX_PROCESSES at most."""
+    """(title, pid) of each process of this host whose ring is open for writing, MAX_PROCESSES at most."""
     found: set[tuple[str, int]] = set()
     for path in sorted(run_dir.glob("*.ring"))[: 4 * MAX_PROCESSES]:
         with contextlib.suppress(RingError, OSError), RingReader(path) as ring:
             header = ring.header()
             # The title names a file of the run directory, and nothing above it.
-            if ring.is_writer_alive() and "/" not in header.role:
+            is_ours = "/" not in header.role and not header.host
+            if is_ours and ring.is_writer_alive():
                 found.add((header.role, header.pid))
     return sorted(found)[:MAX_PROCESSES]
 

@@ -94,6 +94,6 @@ def _attributes(interval: Interval, segment: Segment | None) -> dict[str, Value]
         attributes |= {
             span_names.FIRST_STEP: segment.first_step,
             span_names.LAST_STEP: segment.last_step,
-            span_names.NUM_STEPS: segment.last_step - segment.first_step + 1,
+            span_names.NUM_STEPS: segment.num_steps,
         }
     return attributes

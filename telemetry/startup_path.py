@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from vllm_obs.telemetry.process_roles import API_SERVER, LAUNCHER, engine_of_role
 from vllm_obs.telemetry.startup_leaves import ENGINE, WORKER, Leaf, Start, is_front
 
 MAX_TURNS = 1024
@@ -58,13 +59,20 @@ def critical_path(starts: Sequence[Start]) -> list[Segment]:
 
 def _came_from(leaf: Leaf, moment: int, waiting: Start, starts: Sequence[Start]) -> tuple[Start, int] | None:
     """The process whose coming ended this wait, and when it came; None for no wait, or one for nothing known."""
-    kind = _AWAITED.get(leaf.phase)
+    kind = _awaited_by(waiting, leaf)
     if kind is None:
         return None
     others = [start for start in starts if start.role.startswith(kind) and start is not waiting]
+    if kind == WORKER:
+        others = [start for start in others if engine_of_role(start.role) == engine_of_role(waiting.role)]
     came = [(start, _given_at(start, leaf)) for start in others]
     late = [(start, at) for start, at in came if leaf.begun_at < at <= moment]
     return max(late, key=lambda pair: pair[1], default=None)
+
+
+def _awaited_by(waiting: Start, leaf: Leaf) -> str | None:
+    """What kind of process a phase waits for; a launcher only ever waits for its API servers."""
+    return API_SERVER if waiting.role.startswith(LAUNCHER) else _AWAITED.get(leaf.phase)
 
 
 def _given_at(start: Start, leaf: Leaf) -> int:
@@ -74,12 +82,15 @@ def _given_at(start: Start, leaf: Leaf) -> int:
 
 
 def _parent(start: Start, starts: Sequence[Start]) -> Start | None:
-    """Who started it: an engine its workers, an API server everything else."""
-    if is_front(start.role):
-        return None
-    above = [other for other in starts if _is_above(other.role, start.role) and other.begun_at < start.begun_at]
-    return max(above, key=lambda other: other.begun_at, default=None)
-
-
-def _is_above(role: str, below: str) -> bool:
-    return role.startswith(ENGINE) if below.startswith(WORKER) else is_front(role)
+    """Who started it: an engine its workers, a launcher everything else, or without one the API server."""
+    if start.role.startswith(WORKER):
+        label = engine_of_role(start.role)
+        above = [
+            other for other in starts if other.role.startswith(ENGINE) and engine_of_role(other.role) == label
+        ]
+    else:
+        above = [other for other in starts if other.role.startswith(LAUNCHER)]
+        if not above and not is_front(start.role):
+            above = [other for other in starts if is_front(other.role)]
+    earlier = [other for other in above if other.begun_at < start.begun_at]
+    return max(earlier, key=lambda other: other.begun_at, default=None)

@@ -46,7 +46,7 @@ class StartupSpans:
         """A process began."""
         if len(self._starts) >= MAX_PROCESSES:
             del self._starts[next(iter(self._starts))]
-        process = Process(started.role, started.pid)
+        process = Process(started.role, started.pid, host=source.host)
         self._starts[source.generation] = _Start(process, started.started_at)
 
     def phase(self, source: Source, phase: ProcessPhase) -> None:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
+from vllm_obs.telemetry.process_roles import LAUNCHER
 from vllm_obs.telemetry.records import ProcessPhase
 from vllm_obs.telemetry.startup_leaves import ENGINE, OBSERVER, WORKER, Start, is_around, is_front
 from vllm_obs.telemetry.startup_path import Segment
@@ -82,6 +83,8 @@ def _listed(named: Sequence[tuple[tuple[str, str], int]]) -> str:
 
 def who_is(role: str) -> str:
     """A process as people call it."""
+    if role.startswith(LAUNCHER):
+        return "the launcher"
     if is_front(role):
         return "the API server"
     return next((who for kind, who in _WHO.items() if role.startswith(kind)), role)

@@ -13,6 +13,7 @@ from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.records import EngineDescribed
 from vllm_obs.telemetry.step_history import StepFacts
+from vllm_obs.telemetry.step_phases import slowest_way
 from vllm_obs.telemetry.step_rows import StepRows
 from vllm_obs.telemetry.stream_numbers import StreamNumbers
 from vllm_obs.telemetry.under_way import under_way_view
@@ -175,9 +176,9 @@ class StepFeed:
 
 
 def step_row(step: StepFacts, rows: StepRows) -> list[Any]:
-    """A step as the stream has it; moments are monotonic ns. Of several ranks the one that was last forward."""
+    """A step as the stream has it; moments are monotonic ns. Of several ranks the slowest of each stage."""
     planned, answered = step.planned, step.answered
-    worker = max(step.workers, key=lambda worker: worker.forwarded_at) if step.workers else None
+    worker = slowest_way(step.stages) if step.workers else None
     ratio = floor_ratio(step)
     return [
         planned.step,

@@ -13,6 +13,9 @@ MAX_STEP_AGE_NS = 600 * 10**9
 MAX_ROWS = 500_000
 """Rows of all kept steps together; a row takes 40 to 300 bytes, depending on how alike the steps are."""
 
+MAX_SHARERS = 4
+"""So many engines keep that much each; where there are more they share it."""
+
 R = TypeVar("R", StepPlanned, StepAnswered)
 
 
@@ -34,8 +37,8 @@ class StepFacts:
     """One step of one engine. `answered` and `failed` are None while it runs, and both stay so if it had no rows.
 
     `workers` holds a record for each rank, `outputs` one for each API server; they may come after the answer.
-    Views set `limit`, its binding limit, and `floor_seconds`, the least time its work was ever seen to take,
-    when it is closed.
+    Ranks are counted stage by stage, `num_shards` to a stage; 0 where all are in one. Views set `limit`, its
+    binding limit, and `floor_seconds`, the least time its work was ever seen to take, when it is closed.
     """
 
     engine: str
@@ -47,11 +50,22 @@ class StepFacts:
     is_closed: bool = False
     limit: str = ""
     floor_seconds: float | None = None
+    num_shards: int = 0
 
     @property
     def step(self) -> int:
         """Its number, which only grows within one engine process."""
         return self.planned.step
+
+    @property
+    def stages(self) -> list[list[WorkerStep]]:
+        """The ranks that have told, of each stage of the pipeline in turn; one that nobody told of is left out."""
+        if not self.num_shards or len(self.workers) < 2:
+            return [self.workers] if self.workers else []
+        found: dict[int, list[WorkerStep]] = {}
+        for worker in self.workers:
+            found.setdefault(worker.rank // self.num_shards, []).append(worker)
+        return [found[stage] for stage in sorted(found)]
 
     @property
     def is_over(self) -> bool:
@@ -131,6 +145,12 @@ class StepHistory:
                 found.append(span)
         return found[::-1]
 
+    def limit(self, num_histories: int) -> None:
+        """Share the room of MAX_SHARERS histories with so many; what is too much goes with the next step."""
+        if num_histories > MAX_SHARERS:
+            self._max_steps = MAX_STEPS * MAX_SHARERS // num_histories
+            self._max_rows = MAX_ROWS * MAX_SHARERS // num_histories
+
     def lost(self) -> None:
         """Records are missing from here on, perhaps the answers of steps that have none."""
         self._doubtful_until = self.last.step if self.last is not None else 0
@@ -151,6 +171,20 @@ class StepHistory:
         self._num_rows -= len(facts.planned.request_ids)
         if self._by_number.get(facts.step) is facts:
             del self._by_number[facts.step]
+
+
+def not_before_its_plan(worker: WorkerStep, planned: StepPlanned) -> WorkerStep:
+    """A rank's part by a clock that may be behind: nobody takes a plan before it was made."""
+    behind_ns = planned.schedule_ended_at - worker.received_at
+    if behind_ns <= 0:
+        return worker
+    return worker._replace(
+        received_at=worker.received_at + behind_ns,
+        prepared_at=worker.prepared_at + behind_ns,
+        forwarded_at=worker.forwarded_at + behind_ns,
+        sample_begun_at=worker.sample_begun_at + behind_ns if worker.sample_begun_at else 0,
+        sampled_at=worker.sampled_at + behind_ns,
+    )
 
 
 def share_columns(record: R, before: tuple[object, ...] | None) -> R:

@@ -9,7 +9,8 @@ from functools import lru_cache
 
 from vllm_obs.telemetry import span_names
 from vllm_obs.telemetry.otlp_encoding import encode_attributes, encode_context, encode_link
-from vllm_obs.telemetry.records import RequestSubmitted, StepAnswered, StepFailed, StepPlanned
+from vllm_obs.telemetry.quantiles import MAX_ENGINES
+from vllm_obs.telemetry.records import EngineDescribed, RequestSubmitted, StepAnswered, StepFailed, StepPlanned
 from vllm_obs.telemetry.span import MAX_LINKS, Attributes, recorded_parent
 from vllm_obs.telemetry.trace_ids import span_id
 from vllm_obs.telemetry.view import Source
@@ -24,14 +25,25 @@ _LINK_ATTRIBUTES = 4
 
 
 class Segment:
-    """Consecutive steps of a sequence in one stage, with links to them."""
+    """Steps of a sequence that follow one another in one stage, with links to them."""
 
-    __slots__ = ("first_at", "first_step", "last_at", "last_step", "link", "links", "span_id", "stage")
+    __slots__ = (
+        "first_at",
+        "first_step",
+        "last_at",
+        "last_step",
+        "link",
+        "links",
+        "num_steps",
+        "span_id",
+        "stage",
+    )
 
     def __init__(self, trace_id: int, segment_id: int, stage: str, step: int) -> None:
         self.span_id = segment_id
         self.stage = stage
         self.first_step = self.last_step = step
+        self.num_steps = 0
         self.first_at = self.last_at = 0
         self.links: list[bytes] = []
         self.link = _Link(encode_context(trace_id, segment_id), stage)
@@ -70,7 +82,7 @@ class TracedSequence:
 
     def goes_on(self, segment: Segment) -> bool:
         """Whether its next step belongs to this segment too, if it is the step after the segment's last."""
-        return segment.stage == self.stage and segment.last_step - segment.first_step + 1 < MAX_LINKS
+        return segment.stage == self.stage and segment.num_steps < MAX_LINKS
 
 
 class StepLinks:
@@ -96,10 +108,16 @@ class TracedRows:
         self._plans: OrderedDict[tuple[str, int], StepPlanned] = OrderedDict()
         self._steps: OrderedDict[tuple[str, int], StepLinks] = OrderedDict()
         self._num_held = 0
+        self._strides: dict[str, int] = {}
         self.num_links_left_out = 0
 
     def __len__(self) -> int:
         return len(self._sequences)
+
+    def described(self, source: Source, described: EngineDescribed) -> None:
+        """How many steps an engine may have in flight: a sequence is in one of them."""
+        if len(self._strides) < MAX_ENGINES or source.engine in self._strides:
+            self._strides[source.engine] = max(1, described.num_stages)
 
     def begin(self, submitted: RequestSubmitted) -> None:
         """Follow the sequence from now on, if it is sampled."""
@@ -149,7 +167,7 @@ class TracedRows:
             sequence = self._sequences.get(request_id)
             if sequence is not None:
                 sequence.stage = "recompute"
-        step, sequences = planned.step, self._sequences
+        step, sequences, stride = planned.step, self._sequences, self._strides.get(source.engine, 1)
         links, own_link = self._step_ids(source, step)
         is_room = self._num_held + len(planned.request_ids) <= MAX_HELD_LINKS
         # The loop that tracing costs most by: once for each row of each step.
@@ -160,9 +178,10 @@ class TracedRows:
             if sequence is None:
                 continue
             segment = sequence.last
-            if segment is None or segment.last_step + 1 != step or not sequence.goes_on(segment):
+            if segment is None or segment.last_step + stride < step or not sequence.goes_on(segment):
                 segment = self._new_segment(sequence, step, sampled_at)
             segment.last_step, segment.last_at = step, sampled_at
+            segment.num_steps += 1
             links.links.append(segment.link.saying(num_tokens, num_blocks))
             if is_room:
                 segment.links.append(own_link)

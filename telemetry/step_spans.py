@@ -64,7 +64,7 @@ class StepSpans:
                 begun_at=worker.received_at,
                 ended_at=worker.sampled_at,
                 process=process,
-                attributes=_rank_attributes(worker),
+                attributes=_rank_attributes(worker, facts.num_shards),
                 links=(),
                 error="",
             )
@@ -135,10 +135,11 @@ def _plan_attributes(planned: StepPlanned) -> dict[str, Value]:
     }
 
 
-def _rank_attributes(worker: WorkerStep) -> dict[str, Value]:
+def _rank_attributes(worker: WorkerStep, num_shards: int) -> dict[str, Value]:
     return {
         span_names.STEP: worker.step,
         span_names.RANK: str(worker.rank),
+        span_names.PIPELINE_STAGE: worker.rank // num_shards if num_shards else None,
         "vllm_obs.num_tokens": worker.num_tokens,
         "vllm_obs.num_rows": worker.num_rows,
     }

@@ -44,6 +44,10 @@ class Arrow(NamedTuple):
     reached_at: int
 
 
+Placed = dict[tuple[str, int], tuple[StepFacts, Track]]
+"""By engine and number the steps that are drawn, each with its track."""
+
+
 class TimelineFacts(NamedTuple):
     """What is drawn, as the run's state holds it, and the window (monotonic ns)."""
 
@@ -68,13 +72,14 @@ def draw(facts: TimelineFacts) -> Drawing:
     slices: list[Slice] = []
     arrows: list[Arrow] = []
     shown = [step for step in facts.steps if _ends(step) >= facts.begin and _begins(step) <= facts.end]
-    starts = {(step.engine, step.step): step for step in shown}
-    for step in shown:
-        slices += _step_slices(step)
-        arrows += _output_arrows(step)
+    lanes = _Lanes()
+    placed = {(step.engine, step.step): (step, lanes.of(step)) for step in sorted(shown, key=_begins)}
+    for step, track in placed.values():
+        slices += _step_slices(step, track)
+        arrows += _output_arrows(step, track)
     for ledger in facts.ledgers:
         slices += _request_slices(ledger, facts.end)
-        arrows += _request_arrows(ledger, starts)
+        arrows += _request_arrows(ledger, placed)
     for phase in facts.phases:
         slices.append(Slice(Track(phase.role, START_UP_TRACK), phase.phase, phase.begun_at, phase.ended_at, {}))
     slices = [entry for entry in slices if _is_in(entry, facts)]
@@ -121,20 +126,31 @@ def _ends(step: StepFacts) -> int:
     return step.answered.updated_at if step.answered else step.planned.schedule_ended_at
 
 
-def _core_track(engine: str) -> Track:
-    return Track(f"EngineCore_DP{engine}", "steps")
+class _Lanes:
+    """Tracks of steps: on one no two overlap, so steps in flight together have one each."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, list[int]] = {}
+
+    def of(self, step: StepFacts) -> Track:
+        """The first of the engine's that is free when the step begins; steps must come in that order."""
+        ends = self._ends.setdefault(step.engine, [])
+        lane = next((lane for lane, end in enumerate(ends) if end <= _begins(step)), len(ends))
+        ends[lane : lane + 1] = [_ends(step)]
+        return Track(f"EngineCore_DP{step.engine}", f"steps {lane + 1}" if lane else "steps")
 
 
 def _api_track(outputs: OutputsTaken) -> Track:
-    return Track(f"APIServer_{outputs.client_index}", "outputs")
+    of_engine = f" of engine {outputs.engine_index}" if outputs.engine_index else ""
+    return Track(f"APIServer_{outputs.client_index}", f"outputs{of_engine}")
 
 
 def _request_track(ledger: SequenceLedger) -> Track:
     return Track(REQUESTS_TRACK, ledger.request_id)
 
 
-def _step_slices(step: StepFacts) -> Iterator[Slice]:
-    planned, answered, track = step.planned, step.answered, _core_track(step.engine)
+def _step_slices(step: StepFacts, track: Track) -> Iterator[Slice]:
+    planned, answered = step.planned, step.answered
     counts = {"step": planned.step, "num_requests": len(planned.request_ids)}
     counts["num_tokens"] = sum(planned.num_scheduled_tokens)
     if answered is not None:
@@ -166,21 +182,21 @@ def _request_slices(ledger: SequenceLedger, now: int) -> Iterator[Slice]:
         yield Slice(track, name, interval.begun_at, interval.ended_at, facts)
 
 
-def _request_arrows(ledger: SequenceLedger, starts: dict[tuple[str, int], StepFacts]) -> Iterator[Arrow]:
+def _request_arrows(ledger: SequenceLedger, placed: Placed) -> Iterator[Arrow]:
     """From a request's track into the first step that ran it, and back from the last one."""
-    track, core = _request_track(ledger), _core_track(ledger.engine)
-    first = starts.get((ledger.engine, ledger.first_step))
+    track = _request_track(ledger)
+    first = placed.get((ledger.engine, ledger.first_step))
     if first is not None:
-        reached_at = first.planned.schedule_ended_at
-        yield Arrow("scheduled", track, ledger.taken_at, core, reached_at)
-    last = starts.get((ledger.engine, ledger.last_step))
-    if last is not None and last.answered is not None and ledger.ended is not None:
-        yield Arrow("ended", core, last.answered.sampled_at, track, ledger.ended.ended_at)
+        step, core = first
+        yield Arrow("scheduled", track, ledger.taken_at, core, step.planned.schedule_ended_at)
+    last = placed.get((ledger.engine, ledger.last_step))
+    if last is not None and last[0].answered is not None and ledger.ended is not None:
+        yield Arrow("ended", last[1], last[0].answered.sampled_at, track, ledger.ended.ended_at)
 
 
-def _output_arrows(step: StepFacts) -> Iterator[Arrow]:
+def _output_arrows(step: StepFacts, track: Track) -> Iterator[Arrow]:
     for outputs in step.outputs:
-        yield Arrow("outputs", _core_track(step.engine), outputs.sampled_at, _api_track(outputs), outputs.taken_at)
+        yield Arrow("outputs", track, outputs.sampled_at, _api_track(outputs), outputs.taken_at)
 
 
 class _TrackNumbers:

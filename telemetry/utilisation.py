@@ -2,13 +2,13 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from vllm_obs.telemetry.floor import work_of, worker_ns
 from vllm_obs.telemetry.quantiles import MAX_ENGINES
 from vllm_obs.telemetry.records import EngineDescribed, Record, WorkerLimits
 from vllm_obs.telemetry.step_history import StepFacts
+from vllm_obs.telemetry.step_phases import slowest_way
 from vllm_obs.telemetry.view import BaseView, Source
 
 NS = 1_000_000_000
@@ -24,7 +24,8 @@ DECODE, PREFILL = "decode", "prefill"
 class WorkSum(NamedTuple):
     """What steps did, and the workers' time (ns) it took; phases are those of the rank that was done last.
 
-    `wait_ns` is between the forward pass and the sampling.
+    Of steps in flight together each has the time since the one before it was done: none counts twice. `wait_ns` is
+    between the forward pass and the sampling.
     """
 
     num_steps: int = 0
@@ -63,17 +64,19 @@ class EngineWork:
         """Of one step, all ranks together: a start that was disturbed measures too little."""
         self.first_at = 0
         """When the first step began that is counted."""
+        self.done_at = 0
+        """When the last step was sampled."""
         self.seconds: OrderedDict[int, dict[str, WorkSum]] = OrderedDict()
 
-    def add(self, at: int, kind: str, work: WorkSum) -> None:
-        """A step was over at that moment."""
+    def add(self, at: int, kind: str, work: WorkSum, step_ns: int) -> None:
+        """A step was over at that moment, which its workers were in for `step_ns`."""
         kinds = self.seconds.setdefault(at // NS, {})
         before = kinds.get(kind)
         kinds[kind] = work if before is None else before.plus(work)
         while len(self.seconds) > MAX_SECONDS:
             self.seconds.popitem(last=False)
-        if work.worker_ns >= MIN_SEEN_NS:
-            seconds = work.worker_ns / NS
+        if step_ns >= MIN_SEEN_NS:
+            seconds = step_ns / NS
             self.seen = self.seen.or_more(Rates(work.num_flops / seconds, work.num_bytes / seconds))
 
     def measured(self, num_ranks: int) -> Rates | None:
@@ -119,10 +122,12 @@ class Utilisation(BaseView):
         engine = self._engine(step.engine)
         if engine is None:
             return
-        work = _work(step, described, num_ns)
+        done_at = max(worker.sampled_at for worker in step.workers)
+        work = _work(step, described, min(num_ns, max(0, done_at - engine.done_at)))
+        engine.done_at = max(engine.done_at, done_at)
         engine.first_at = engine.first_at or step.planned.schedule_begun_at
         kind = DECODE if work.num_tokens == len(step.planned.request_ids) else PREFILL
-        engine.add(step.answered.updated_at, kind, work)
+        engine.add(step.answered.updated_at, kind, work, num_ns)
 
     def engine(self, label: str) -> EngineWork | None:
         """What is known of an engine's work."""
@@ -154,12 +159,9 @@ class Utilisation(BaseView):
         return found
 
 
-_SAMPLED = attrgetter("sampled_at")
-
-
 def _work(step: StepFacts, described: EngineDescribed, num_ns: int) -> WorkSum:
     num_tokens, num_bytes = work_of(step.planned, described)
-    last = max(step.workers, key=_SAMPLED)
+    last = slowest_way(step.stages)
     return WorkSum(
         num_steps=1,
         num_tokens=num_tokens,

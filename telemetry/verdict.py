@@ -27,12 +27,13 @@ from vllm_obs.telemetry.records import (
 from vllm_obs.telemetry.run_snapshot import AWAKE
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.step_history import StepFacts
+from vllm_obs.telemetry.under_way import step_under_way
 from vllm_obs.telemetry.verdict_findings import findings_of, joined
 from vllm_obs.telemetry.verdict_metrics import count_limit, show_findings
 from vllm_obs.telemetry.verdict_names import METRIC_WINDOW, NO_ENGINE
 from vllm_obs.telemetry.verdict_seconds import Seconds
 from vllm_obs.telemetry.verdict_stalls import MIN_OUTPUT_WAIT_MS
-from vllm_obs.telemetry.verdict_tally import STALL_FACTOR, STALL_NS, StepTally
+from vllm_obs.telemetry.verdict_tally import LOOP_LAG, LOOP_SAMPLES, STALL_FACTOR, STALL_NS, StepTally
 from vllm_obs.telemetry.verdict_window import Finding, WindowFacts
 from vllm_obs.telemetry.verdict_words import verdict_document
 from vllm_obs.telemetry.view import BaseView, Source
@@ -132,9 +133,10 @@ class Verdict(BaseView):
         return self._found(self.facts(window, now), self.states(now))
 
     def show(self, now: int) -> None:
-        """Set the gauges to what holds now."""
+        """Set the gauges to what holds now: a stall that is over is told of in the document only."""
         if self._store is not None:
-            show_findings(self._store, {finding.name for finding in self.findings(METRIC_WINDOW, now)})
+            found = self.findings(METRIC_WINDOW, now)
+            show_findings(self._store, {finding.name for finding in found if not finding.is_past})
 
     def document(self, window: str, now: int, is_past: bool = False) -> dict[str, Any]:
         """The whole verdict in plain values. KeyError for a window that is not in WINDOWS.
@@ -190,12 +192,12 @@ class Verdict(BaseView):
 
     def _open_seconds(self, engine: EngineState, now: int) -> float:
         """How long the step in progress has gone beyond what it needs at best, where that is far too long."""
-        if not engine.open_steps or engine.described is None:
+        step = step_under_way(engine) if engine.open_steps else None
+        if step is None or engine.described is None:
             return 0.0
-        step = next(iter(engine.open_steps.values()))
         expected_ns = self._floors.expected_ns(engine.label, work_of(step.planned, engine.described))
         open_ns = now - step.planned.schedule_ended_at
-        if step.is_over or expected_ns is None or open_ns < max(OPEN_STALL_NS, STALL_FACTOR * expected_ns):
+        if expected_ns is None or open_ns < max(OPEN_STALL_NS, STALL_FACTOR * expected_ns):
             return 0.0
         return (open_ns - expected_ns) / NS
 
@@ -224,7 +226,8 @@ class Verdict(BaseView):
         engine.seconds.add(record.taken_at, sums)
 
     def _loop_sampled(self, source: Source, record: LoopSampled) -> None:
-        sums = {"loop_samples": 1, "loop_lag_seconds": record.max_lag_seconds}
+        client = record.client_index
+        sums = {f"{LOOP_SAMPLES}{client}": 1, f"{LOOP_LAG}{client}": record.max_lag_seconds}
         for engine in self._engines.values():
             engine.seconds.add(record.sampled_at, sums)
 

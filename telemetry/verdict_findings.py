@@ -41,7 +41,8 @@ def joined(findings: list[Finding]) -> list[Finding]:
         worst = max(same, key=lambda finding: finding.share)
         engines = tuple(sorted(engine for finding in same for engine in finding.engines))
         is_severe = any(finding.is_severe for finding in same)
-        joined_ones.append(worst._replace(engines=engines, is_severe=is_severe))
+        is_past = all(finding.is_past for finding in same)
+        joined_ones.append(worst._replace(engines=engines, is_severe=is_severe, is_past=is_past))
     return sorted_findings(joined_ones)
 
 

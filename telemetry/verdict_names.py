@@ -4,7 +4,7 @@ from typing import Final
 
 NO_ENGINE: Final[tuple[str, ...]] = ("engine_dead", "restarting")
 """With one of these nothing is computed: what a dead engine waited for helps nobody."""
-STATES: Final[tuple[str, ...]] = (*NO_ENGINE, "draining", "stalled_server")
+STATES: Final[tuple[str, ...]] = (*NO_ENGINE, "engine_down", "draining", "stalled_server")
 """Findings of how it is at this moment, whatever the window."""
 FINDINGS: Final[tuple[str, ...]] = (
     *STATES,

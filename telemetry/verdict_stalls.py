@@ -32,9 +32,10 @@ def stalled_rank(facts: WindowFacts) -> Finding | None:
     if facts.standing:
         return _standing(facts)
     share = max(facts.share("stalled_ns"), min(1.0, facts.open_seconds / max(facts.seconds, 1.0)))
+    lagging = _lagging(facts)
     if share >= MIN_STALL_SHARE:
-        return _stood(facts, share)
-    return _lagging(facts)
+        return _stood(facts, share)._replace(is_past=not facts.open_seconds and lagging is None)
+    return lagging
 
 
 def worker_slow(facts: WindowFacts) -> Finding | None:
@@ -61,10 +62,10 @@ def slow_frontend(facts: WindowFacts) -> Finding | None:
     """Tokens that are ready wait for the API server."""
     wait_ms = facts.mean_ms("outputs_ns", "outputs")
     step_ms = facts.mean_ms("used_ns", "steps")
-    lag_seconds = facts.ratio("loop_lag_seconds", "loop_samples")
+    lag_seconds, all_lag_seconds = facts.latest_loop()
     is_slow = wait_ms >= max(MIN_OUTPUT_WAIT_MS, MIN_OUTPUT_WAIT_STEPS * step_ms)
     is_slow = is_slow and facts.sums["late_ns"] >= MIN_LATE_SECONDS * NS
-    is_late = lag_seconds >= MIN_LOOP_LAG_SECONDS and facts.sums["loop_lag_seconds"] >= MIN_LATE_SECONDS
+    is_late = lag_seconds >= MIN_LOOP_LAG_SECONDS and all_lag_seconds >= MIN_LATE_SECONDS
     if not facts.sums["outputs"] or not (is_slow or is_late):
         return None
     late_ms = facts.mean_ms("late_outputs_ns", "late_outputs") or wait_ms

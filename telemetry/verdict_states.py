@@ -5,9 +5,10 @@ from pathlib import Path
 
 from vllm_obs.telemetry.explain_words import times
 from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.process_roles import engine_of_role
 from vllm_obs.telemetry.process_table import ProcessFacts
 from vllm_obs.telemetry.records import EngineRestarted, StallBegun
-from vllm_obs.telemetry.run_health import API_ROLE, STOPPED, Death, deaths_of, health_of
+from vllm_obs.telemetry.run_health import API_ROLE, STOPPED, Death, deaths_of, engines_down, health_of
 from vllm_obs.telemetry.verdict_window import Finding
 
 NS = 1e9
@@ -33,7 +34,8 @@ def state_findings(
         return [_restarting(observer, now), *found]
     if health.word == "engine_dead":
         return [_dead(observer, now), *found]
-    return found
+    down = engines_down(observer.state)
+    return [_down(observer, now, label) for label in down[:1]] + found
 
 
 def _restarting(observer: Observer, now: int) -> Finding:
@@ -50,6 +52,22 @@ def _dead(observer: Observer, now: int) -> Finding:
         "--engine-restarts allows no more."
     )
     return _severe("engine_dead", says, _evidence(observer, now))
+
+
+def _down(observer: Observer, now: int, label: str) -> Finding:
+    """Engines are gone while others go on; told is how the first of them ended."""
+    deaths = [death for death in deaths_of(observer, now) if engine_of_role(death.role) == label]
+    how = f": {deaths[-1].says.removesuffix('.')}" if deaths else ""
+    down, up = engines_down(observer.state), sorted(observer.state.engines)
+    num_all = len(down) + len(up)
+    says = (
+        f"{len(down)} of {num_all} engines is gone{how}. The others take all requests; another is started in its "
+        "place unless it has died too often."
+    )
+    finding = _severe("engine_down", says, {"num_down": float(len(down)), "num_engines": float(num_all)})
+    return finding._replace(
+        share=len(down) / num_all, engines=tuple(down), helps_not=("any limit: the engine is not there",)
+    )
 
 
 def _given_up(observer: Observer, now: int) -> list[Finding]:

@@ -26,6 +26,8 @@ MAX_PREEMPTED = 65_536
 MAX_NOTES = 1024
 LIMIT, LAG, STALL = "limit/", "lag/", "stall/"
 """Sums by limit (ns) and by rank (ns) have names that begin so."""
+LOOP_LAG, LOOP_SAMPLES = "loop_lag_seconds/", "loop_samples/"
+"""And those by API server."""
 CONDITIONS = (
     "kv_ns",
     "fresh_kv_ns",
@@ -113,7 +115,7 @@ class StepTally:
         begun_at = self.begun_at(step)
         num_ns = max(0, step.over_at - begun_at)
         self._over_at = max(self._over_at, step.over_at)
-        lag, taken_ns = rank_lag(step.workers), worker_ns(step.workers)
+        lag, taken_ns = step_lag(step), worker_ns(step.workers)
         lost_ns = 0
         if taken_ns > STALL_NS:
             lost_ns = min(num_ns, self._lost_ns(step, taken_ns, lag, expected_ns))
@@ -137,7 +139,7 @@ class StepTally:
         _add_means(sums)
         if lost_ns:
             sums[f"{STALL}{lag.rank}"] = lost_ns
-        if len(step.workers) > 1:
+        if len(step.workers) > len(step.stages):
             others_ns = taken_ns - lag.num_ns
             counted_ns = min(lag.num_ns, max(HICCUP_NS, others_ns))
             sums["ranks_ns"], sums[f"{LAG}{lag.rank}"] = others_ns + counted_ns, counted_ns
@@ -234,6 +236,27 @@ def _add_means(sums: dict[str, float]) -> None:
         if held_ns := sums.get(condition):
             for figure in MEANS:
                 sums[during(figure, condition)] = sums[figure] * held_ns / used_ns
+
+
+def step_lag(step: StepFacts) -> RankLag:
+    """The worst lag of a rank within its stage: stages follow one another, and who comes later is not late.
+
+    Where each stage has one rank nobody lags; named is then the one that took longest.
+    """
+    stages = step.stages
+    lags = [rank_lag(stage) for stage in stages if len(stage) > 1]
+    return max(lags, key=lambda lag: lag.num_ns) if lags else RankLag(_longest(stages), 0)
+
+
+def _longest(stages: list[list[WorkerStep]]) -> int:
+    """The rank of the longest forward pass, each counted from when the stage before it was done; -1 for none."""
+    rank, longest_ns, before = -1, -1, 0
+    for (worker,) in stages:
+        forward_ns = worker.forwarded_at - max(before, worker.prepared_at)
+        if forward_ns > longest_ns:
+            rank, longest_ns = worker.rank, forward_ns
+        before = worker.forwarded_at
+    return rank
 
 
 def rank_lag(workers: Sequence[WorkerStep]) -> RankLag:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from vllm_obs.telemetry.ddsketch import DDSketch
 from vllm_obs.telemetry.records import EngineDescribed, StallBegun
-from vllm_obs.telemetry.verdict_tally import LAG, LIMIT, StalledStep, during
+from vllm_obs.telemetry.verdict_tally import LAG, LIMIT, LOOP_LAG, LOOP_SAMPLES, StalledStep, during
 
 NS = 1e9
 
@@ -65,6 +65,12 @@ class WindowFacts:
         """A sum of time by a count, in milliseconds."""
         return self.ratio(name, count) / 1e6
 
+    def latest_loop(self) -> tuple[float, float]:
+        """Of the API server whose loop was latest the mean lag of a second, and all of it (seconds)."""
+        lags = {name.removeprefix(LOOP_LAG): lag for name, lag in self.sums.items() if name.startswith(LOOP_LAG)}
+        found = [(self.ratio(LOOP_LAG + client, LOOP_SAMPLES + client), lag) for client, lag in lags.items()]
+        return max(found, default=(0.0, 0.0))
+
     def rank_lags(self) -> dict[int, float]:
         """By rank, the share of the ranks' time in which the others waited for it."""
         total = self.sums["ranks_ns"]
@@ -76,7 +82,7 @@ class Finding(NamedTuple):
     """Something that held requests back. `share` is the part of the window (0 to 1) in which it did.
 
     `evidence` are the figures it rests on, with their units in their names; `helps` and `helps_not` are sentences.
-    `is_severe` says that it is bad however short it was.
+    `is_severe` says that it is bad however short it was, `is_past` that it held in the window and no longer does.
     """
 
     name: str
@@ -87,6 +93,7 @@ class Finding(NamedTuple):
     helps_not: tuple[str, ...]
     engines: tuple[str, ...] = ()
     is_severe: bool = False
+    is_past: bool = False
 
     def document(self) -> dict[str, Any]:
         """In plain values, figures to four digits."""

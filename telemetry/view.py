@@ -11,13 +11,15 @@ from vllm_obs.telemetry.step_history import StepFacts
 class Source(NamedTuple):
     """The process that wrote a record. `generation` is its ring's, different for every process that ever ran.
 
-    `engine` is the label of the engine it belongs to ("0"), empty for an API server and the Observer.
+    `engine` is the label of the engine it belongs to ("0"), empty for an API server and the Observer. `host` names
+    the host it runs on where that is another than the Observer's: there its pid says nothing to the kernel here.
     """
 
     role: str
     pid: int
     generation: int
     engine: str
+    host: str = ""
 
 
 class RecordsLost(NamedTuple):

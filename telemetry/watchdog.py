@@ -23,6 +23,8 @@ from vllm_obs.telemetry.watchdog_rule import EngineLook, ProcessLook, State, Tra
 UNDER_WAY: tuple[State, ...] = ("alive", "long_step", "stalled")
 AT_REST = (Activity.WAITING, Activity.PAUSED)
 SUBMITTED = "submitted"
+STOPPED = ("T", "t")
+"""The kernel's letters for a process that a signal or a debugger has stopped."""
 NS = 1e9
 
 OnStall = Callable[[StallBegun, Mapping[str, str]], None]
@@ -161,7 +163,8 @@ class Watchdog:
         return _Found(look.engine, look.engine, track, describe)
 
     def _work_of(self, look: EngineLook, is_only: bool, is_drained: bool) -> Work:
-        """What an engine has to do. Of several nobody knows to which a sequence was sent that none has taken.
+        """What an engine has to do. Of several nobody knows to which a sequence was sent that none has taken: it
+        counts for one that is stopped, which could take none.
 
         After a loss of records those that are known to be in it may have left it long ago: they count for nothing.
         """
@@ -169,9 +172,13 @@ class Watchdog:
         is_known = state is not None and is_drained and state.builder.roster.is_exact
         num_open = state.num_running + state.num_waiting if state is not None and is_known else 0
         # One that is in a step has work whoever waits for it; to count them all takes a while.
-        if is_only and is_drained and not num_open and look.core.activity in AT_REST:
+        is_at_rest = is_drained and not num_open and look.core.activity in AT_REST
+        if is_at_rest and (is_only or self._is_stopped(look.core)):
             num_open = self._num_untaken()
         return Work(num_open, self._log.submitted_at if is_only else 0)
+
+    def _is_stopped(self, core: ProcessLook) -> bool:
+        return not core.host and self._ports.processes.state_of(core.pid) in STOPPED
 
     def _judge_server(self, look: ProcessLook, now: int) -> _Found:
         track = judge_server(self._tracks.get(look.role), look, now, self._limit_ns)

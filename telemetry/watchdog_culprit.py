@@ -46,20 +46,20 @@ def culprit_of(look: EngineLook, track: Track, work: Work, state_of: StateOf) ->
     One that the kernel holds comes before all others, the core before its workers; then a worker that is behind in
     the step the core waits for; and else the core itself.
     """
-    states = {process.pid: state_of(process.pid) for process in (look.core, *look.workers)}
+    states = {process: _state(process, state_of) for process in (look.core, *look.workers)}
     for letter, words in _KERNEL_WORDS.items():
         for process in (look.core, *look.workers):
-            if states[process.pid] == letter:
+            if states[process] == letter:
                 return Culprit(process, letter, f"{words}, {_was_doing(process)}")
     if look.core.activity in _IN_WORKERS and look.workers:
         worker, does = _behind(look)
-        return Culprit(worker, states[worker.pid], does)
-    return Culprit(look.core, states[look.core.pid], _core_does(look, track, work))
+        return Culprit(worker, states[worker], does)
+    return Culprit(look.core, states[look.core], _core_does(look, track, work))
 
 
 def server_culprit(look: ProcessLook, state_of: StateOf) -> Culprit:
     """An API server whose event loop stands still."""
-    letter = state_of(look.pid)
+    letter = _state(look, state_of)
     words = _KERNEL_WORDS.get(letter, "is held up in one piece of work")
     return Culprit(look, letter, f"{words}; its event loop does not go round")
 
@@ -68,7 +68,8 @@ def says(who: str, culprit: Culprit) -> str:
     """One sentence: what does not move, who holds it up, and what that process does."""
     process = culprit.process
     rank = f"rank {process.rank}, " if process.rank >= 0 else ""
-    return f"{who}: {process.role} ({rank}pid {process.pid}) {culprit.does}."
+    where = f" on {process.host}" if process.host else ""
+    return f"{who}: {process.role} ({rank}pid {process.pid}{where}) {culprit.does}."
 
 
 def work_in_words(num_running: int, num_waiting: int, num_untaken: int) -> str:
@@ -77,16 +78,24 @@ def work_in_words(num_running: int, num_waiting: int, num_untaken: int) -> str:
     return counts + (f", and {num_untaken} that it has not taken" if num_untaken else "")
 
 
+def _state(process: ProcessLook, state_of: StateOf) -> str:
+    """Empty where no kernel that can be asked knows."""
+    return "" if process.host else state_of(process.pid)
+
+
 def _behind(look: EngineLook) -> tuple[ProcessLook, str]:
-    """The worker that a step waits for: not begun, begun and not ended, or ended without being heard."""
+    """The worker that a step waits for: not begun, begun and not ended, or ended without being heard.
+
+    A stage that is behind holds up those after it, which wait for what it computes: the first of them comes first.
+    """
     step = look.core.step
     late = [worker for worker in look.workers if worker.step < step]
     if late:
-        worker = min(late, key=lambda worker: (worker.step, worker.progress))
+        worker = min(late, key=lambda worker: (worker.stage, worker.step, worker.progress))
         return worker, f"has not begun step {step}, {_is_doing(worker)}"
     at_work = [worker for worker in look.workers if worker.activity is not Activity.WAITING]
     if at_work:
-        worker = min(at_work, key=lambda worker: worker.progress)
+        worker = min(at_work, key=lambda worker: (worker.stage, worker.progress))
         return worker, f"does not get on, {_is_doing(worker)}"
     return look.core, f"waits for the answer of step {step}, and all its workers wait for it"
 

@@ -1,18 +1,16 @@
 """RunHeaders: the ring headers of a run's live processes, kept open and looked at again and again."""
 
 import contextlib
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from vllm_obs.telemetry.open_rings import OpenRings
+from vllm_obs.telemetry.process_roles import API_SERVER, CORE, WORKER, engine_of_role, parse_role, rank_of
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_reader import RingReader
 from vllm_obs.telemetry.watchdog_rule import EngineLook, ProcessLook
 
-CORE, WORKER, API_SERVER = "EngineCore", "Worker", "APIServer"
-_RANK = re.compile(r"_TP(\d{1,6})")
-_ENGINE = re.compile(r"_DP(\d{1,6})")
+__all__ = ["API_SERVER", "CORE", "WORKER", "RunHeaders", "engines_of"]
 
 
 class RunHeaders:
@@ -41,20 +39,16 @@ class RunHeaders:
 def engines_of(looks: Iterable[ProcessLook]) -> list[EngineLook]:
     """The engines among these processes, by label. Workers whose core is not there are left out."""
     processes = list(looks)
+    workers = [look for look in processes if look.role.startswith(WORKER)]
     engines: list[EngineLook] = []
     for core in processes:
         if core.role.startswith(CORE):
-            engine = engine_label(core.role)
-            workers = [look for look in processes if look.role.startswith(WORKER)]
-            own = [worker for worker in workers if engine_label(worker.role) == engine]
-            engines.append(EngineLook(engine, core, tuple(sorted(own, key=lambda worker: worker.rank))))
+            engine = engine_of_role(core.role)
+            own = [worker for worker in workers if engine_of_role(worker.role) == engine]
+            roles = [worker.role for worker in own]
+            ranked = [worker._replace(rank=rank_of(worker.role, roles)) for worker in own]
+            engines.append(EngineLook(engine, core, tuple(sorted(ranked, key=lambda worker: worker.rank))))
     return sorted(engines)
-
-
-def engine_label(role: str) -> str:
-    """The engine that a core or a worker belongs to; "0" where its role names none."""
-    found = _ENGINE.search(role)
-    return found[1] if found else "0"
 
 
 def _look_of(reader: RingReader) -> ProcessLook | None:
@@ -65,16 +59,16 @@ def _look_of(reader: RingReader) -> ProcessLook | None:
             return None
     except RingError:
         return None
-    found = _RANK.search(header.role) if header.role.startswith(WORKER) else None
-    rank = int(found[1]) if found else 0 if header.role.startswith(WORKER) else -1
     return ProcessLook(
         header.role,
         header.pid,
-        rank,
+        rank_of(header.role),
         header.generation,
         header.heartbeat_at,
         header.step,
         header.progress,
         header.activity,
         header.activity_at,
+        parse_role(header.role).stage,
+        header.host,
     )

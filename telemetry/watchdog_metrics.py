@@ -17,17 +17,22 @@ class StallMetrics(BaseView):
 
     def __init__(self, store: MetricStore) -> None:
         self._store = store
+        self._standing: set[tuple[str, str, int]] = set()
+        """Those that stand still, by engine, role and pid: of several API servers more than one may."""
 
     def record(self, source: Source, record: Record) -> None:
         """Count what an Observer has found."""
         kind = type(record)
         if kind is StallBegun:
             assert isinstance(record, StallBegun)
+            self._standing.add(_key(record))
             self._stalled(record).set(1)
             self._store.value("vllm_obs_stalls_total", record.engine, kind_of(record.role)).add()
         elif kind is StallEnded:
             assert isinstance(record, StallEnded)
-            self._stalled(record).set(0)
+            self._standing.discard(_key(record))
+            alike = (record.engine, kind_of(record.role))
+            self._stalled(record).set(any((engine, kind_of(role)) == alike for engine, role, _ in self._standing))
 
     def _stalled(self, record: StallBegun | StallEnded) -> Value:
         return self._store.value("vllm_obs_stalled", record.engine, kind_of(record.role))
@@ -38,6 +43,10 @@ def begin_stalls(store: MetricStore, engine: str) -> None:
     for label, role in ((engine, CORE), (engine, WORKER), ("", SERVER)):
         store.value("vllm_obs_stalled", label, role)
         store.value("vllm_obs_stalls_total", label, role)
+
+
+def _key(record: StallBegun | StallEnded) -> tuple[str, str, int]:
+    return record.engine, record.role, record.pid
 
 
 def kind_of(role: str) -> str:

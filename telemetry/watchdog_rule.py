@@ -26,7 +26,10 @@ _BOUND_TO_REST: dict[Activity, State] = {
 
 
 class ProcessLook(NamedTuple):
-    """What the ring header of one process said at one moment. `rank` is -1 for what is no worker."""
+    """What the ring header of one process said at one moment. `rank` and `stage` are -1 for what is no worker.
+
+    `host` names another host than this, whose kernel can be asked nothing here.
+    """
 
     role: str
     pid: int
@@ -37,6 +40,8 @@ class ProcessLook(NamedTuple):
     progress: int
     activity: Activity
     activity_at: int
+    stage: int = 0
+    host: str = ""
 
 
 class EngineLook(NamedTuple):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from streamlit.components.v2.types import ComponentRenderer
 
+from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.canvas.component import COLOURS, canvas_component
 from vllm_obs.dashboard.palette import BLOCK_COLOURS, REQUEST_COLOURS
 
@@ -161,7 +162,8 @@ HTML = f"""
 
 def block_map(shown: Shown, on_pick: Callable[[], None]) -> None:
     """Mount it. `on_pick` is called when a step, a request or a way of colouring was picked: `pick`."""
-    _component()(key=KEY, data={**shown._asdict(), "colours": COLOURS}, on_pick_change=on_pick)
+    data = {**shown._asdict(), "server": url_state.server(), "colours": COLOURS}
+    _component()(key=KEY, data=data, on_pick_change=on_pick)
 
 
 @cache

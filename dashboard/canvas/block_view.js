@@ -69,7 +69,7 @@ class BlockView {
     const isMine = this.pickTimer || performance.now() - this.pickedAt < EXPECT_MS && data.step !== this.expected;
     // It has arrived: what comes now is somebody else's choice.
     if (!isMine) this.pickedAt = -EXPECT_MS;
-    if (before.engine !== data.engine) {
+    if (before.engine !== data.engine || before.server !== data.server) {
       this.store.clear();
       this.step = undefined;
     }
@@ -202,7 +202,7 @@ class BlockView {
 
 // JSON of the Observer; throws with its own words where it refuses.
 async function observed(path, query) {
-  const reply = await fetch(`${OBSERVER}${path}?${new URLSearchParams(query)}`, { signal: AbortSignal.timeout(5000) });
+  const reply = await fetch(observerAddress(path, query), { signal: AbortSignal.timeout(5000) });
   const content = await reply.json();
   if (!reply.ok) throw new Error(content.error ? content.error.message : `the Observer answers ${reply.status}`);
   return content;

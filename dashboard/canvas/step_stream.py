@@ -6,6 +6,7 @@ from importlib import resources
 
 from streamlit.components.v2.types import ComponentRenderer
 
+from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.canvas.component import COLOURS, canvas_component
 from vllm_obs.dashboard.palette import (
     BLOCK_COLOURS,
@@ -101,6 +102,7 @@ HTML = f"""
 def step_stream(engine: str, step: int | None, request: str, on_pick: Callable[[], None]) -> None:
     """Mount it. `on_pick` is called when a step or a request was picked: `session_state[KEY].pick`."""
     data = {
+        "server": url_state.server(),
         "engine": engine,
         "step": step,
         "request": request,

@@ -63,7 +63,7 @@ class StepStream {
   adopt(component) {
     this.component = component;
     const data = component.data;
-    const isOther = this.data === undefined || this.data.engine !== data.engine;
+    const isOther = this.data === undefined || this.data.engine !== data.engine || this.data.server !== data.server;
     const before = this.data || {};
     this.data = data;
     this.theme = themeOf(this.root.host || this.root);

@@ -6,11 +6,18 @@ const SILENT_MS = 4000;
 const MAX_BACK_OFF_MS = 10000;
 const FRAME_MS = 1000 / 30;
 
+// Where the Observer is asked; of several servers the one that the page's address names.
+function observerAddress(path, query) {
+  const asked = new URLSearchParams(query), server = new URLSearchParams(location.search).get("server");
+  if (server) asked.set("server", server);
+  return OBSERVER + path + "?" + asked;
+}
+
 // Listens to an event stream while the page is visible; comes again after a loss, later each time.
 // on: {eventName: (content) => …}; onState(word, level) tells of the connection itself.
 function openStream(path, query, on, onState) {
   let source = null, timer = null, backOff = 1000, heardAt = 0, closed = false;
-  const address = () => OBSERVER + path + "?" + new URLSearchParams(typeof query === "function" ? query() : query);
+  const address = () => observerAddress(path, typeof query === "function" ? query() : query);
   const stop = () => { if (source) { source.close(); source = null; } clearTimeout(timer); timer = null; };
   const again = () => {
     stop();

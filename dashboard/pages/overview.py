@@ -8,7 +8,8 @@ from vllm_obs.dashboard.frame import note_trouble, panel
 from vllm_obs.dashboard.overview_engines import engine_panel
 from vllm_obs.dashboard.overview_figures import latency_panel, rate_panel
 from vllm_obs.dashboard.overview_slo import objectives_panel, targets_input
-from vllm_obs.dashboard.source import current
+from vllm_obs.dashboard.server_table import server_table
+from vllm_obs.dashboard.source import current, servers
 from vllm_obs.dashboard.verdict_card import verdict_card
 
 VERDICT_WINDOWS = ("10s", "1m", "5m")
@@ -16,6 +17,8 @@ VERDICT_WINDOWS = ("10s", "1m", "5m")
 
 def render() -> None:
     """Draw the page."""
+    if len(servers()) > 1:
+        panel(server_table)
     window = _window_choice()
     panel(lambda: _verdict(window))
     panel(rate_panel)
@@ -60,5 +63,6 @@ def _health_words() -> None:
         return
     state = reading.content
     loops = [seconds(loop["max_lag_seconds"]) for loop in state["api_servers"]]
-    lag = f" The API server's loop was late by {', '.join(loops)} at most." if loops else ""
+    whose = "The API server's loop was" if len(loops) == 1 else "The API servers' loops were"
+    lag = f" {whose} late by {', '.join(loops)} at most." if loops else ""
     st.text(f"{state['health']['says']}{lag}")

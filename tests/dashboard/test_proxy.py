@@ -46,11 +46,11 @@ class FakeObserver:
 class Client:
     """One GET through the application; it stays until `leave`."""
 
-    def __init__(self, app: Starlette, path: str) -> None:
+    def __init__(self, app: Starlette, path: str, query: bytes = b"a=1") -> None:
         self.sent: list[Message] = []
         self._gone = asyncio.Event()
         self._is_asked = False
-        scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b"a=1",
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": query,
                  "http_version": "1.1", "root_path": "", "scheme": "http"}  # fmt: skip
         self.task = asyncio.create_task(app(scope, self._receive, self._send))
 
@@ -85,8 +85,8 @@ class Client:
 class Scene:
     """A proxy, the application it is mounted in, and the Observer behind it."""
 
-    def __init__(self, proxy: Proxy, observer: FakeObserver) -> None:
-        self.proxy, self.observer = proxy, observer
+    def __init__(self, proxy: Proxy, observer: FakeObserver, source: Source) -> None:
+        self.proxy, self.observer, self.source = proxy, observer, source
         self.app = Starlette(routes=list(proxy.routes))
 
     def ask(self, path: str) -> Client:
@@ -109,9 +109,10 @@ async def scene(locate: Callable[[], str] | None = None) -> AsyncIterator[Scene]
     observer = FakeObserver()
     server = await asyncio.start_server(observer.serve, "127.0.0.1", 0)
     address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    proxy = Proxy(Source(locate or (lambda: address)))
+    source = Source(locate or (lambda: address))
+    proxy = Proxy(source)
     try:
-        yield Scene(proxy, observer)
+        yield Scene(proxy, observer, source)
     finally:
         await proxy.close()
         server.close()
@@ -226,5 +227,21 @@ def test_answers_are_what_they_say_they_are() -> None:
             assert client.headers == {"content-type": "text/event-stream", "x-content-type-options": "nosniff"}
             refused = await found.answered("/observer/metrics")
             assert refused.headers["x-content-type-options"] == "nosniff"
+
+    run(body)
+
+
+def test_of_several_servers_the_one_that_the_address_names_is_asked() -> None:
+    async def body() -> None:
+        async with scene() as first, scene() as second:
+            proxy = Proxy(first.source, [second.source])
+            both = Scene(proxy, first.observer, first.source)
+            for each in (first, second):
+                each.observer.may_answer.set()
+            for number in ("0", "1", "2", "x", "1"):
+                await Client(both.app, "/observer/inspect/state", f"server={number}&a=1".encode()).leave()
+            await proxy.close()
+            assert first.observer.asked == ["/inspect/state?a=1"] * 3
+            assert second.observer.asked == ["/inspect/state?a=1"] * 2
 
     run(body)

@@ -161,6 +161,21 @@ def test_what_follows_within_the_grace_is_in_the_same_incident(desk: Desk, run_d
     assert [each["role"] for each in content["incident"]["consequences"]] == ["EngineCore_DP0"]
 
 
+def test_engines_that_die_one_after_the_other_within_the_grace_get_an_incident_each(
+    desk: Desk, run_dir: Path
+) -> None:
+    died_at = broken_run(run_dir, [KILLED])
+    desk.drain()
+    desk.filer.record(API, KILLED._replace(pid=PID + 1, exited_at=died_at + S // 2))
+    desk.filer.look(died_at + S)
+    desk.filer.look(died_at + S + GRACE_NS)
+    found = sorted(desk.filed(), key=lambda each: each["incident"]["happened"]["monotonic_at"])
+    assert [each["incident"]["culprit"]["pid"] for each in found] == [PID, PID + 1]
+    assert [each["incident"]["happened"]["monotonic_at"] for each in found] == [died_at, died_at + S // 2]
+    assert [each["incident"]["consequences"] for each in found] == [[], []]
+    assert [len(each["open_requests"]) for each in found] == [2, 0]
+
+
 def test_the_last_look_waits_for_nothing_and_reads_what_a_gone_owner_left(run_dir: Path) -> None:
     broken_run(run_dir, [], is_api_dead=True)
     desk = Desk(run_dir)

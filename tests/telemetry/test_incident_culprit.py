@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from vllm_obs.telemetry.death_watch import End
-from vllm_obs.telemetry.incident_culprit import judged, kind_of, rank_of
+from vllm_obs.telemetry.incident_culprit import apart, judged, kind_of
 
 API = End("APIServer_0", 1, None, 100)
 CORE = End("EngineCore_DP0", 2, None, 101)
@@ -76,7 +76,35 @@ def test_ends_that_were_ordered_or_that_a_living_owner_may_yet_explain_are_no_in
     assert roles(ends) == []
 
 
-def test_roles_have_kinds_and_workers_ranks() -> None:
-    names = ("APIServer_0", "EngineCore_DP1", "Worker_DP0_TP3", "Observer", "other")
-    assert [kind_of(name) for name in names] == ["APIServer", "EngineCore", "Worker", "Observer", ""]
-    assert [rank_of(name) for name in names] == [-1, -1, 3, -1, -1]
+def test_roles_have_kinds() -> None:
+    names = ("APIServer_0", "EngineCore_DP1", "Worker_DP0_TP3", "Observer", "Launcher", "other")
+    assert [kind_of(name) for name in names] == ["APIServer", "EngineCore", "Worker", "Observer", "Launcher", ""]
+
+
+def test_engines_that_follow_one_upon_the_other_are_kept_apart() -> None:
+    first, second = recorded(CORE._replace(ended_at=200), -9), recorded(CORE._replace(pid=12, ended_at=300), -9)
+    of_first, of_second = WORKERS[0]._replace(ended_at=320), WORKERS[0]._replace(pid=13, ended_at=320)
+    started = {of_first.pid: 110, of_second.pid: 210}
+    ends = [OBSERVER._replace(ended_at=310), of_second, of_first, second, first]
+    groups = apart(ends, lambda end: started.get(end.pid, 0))
+    assert [[end.pid for end in group] for group in groups] == [[3, 2], [5, 13, 12]]
+    assert [judgement.first.pid for group in groups if (judgement := judged(group))] == [2, 12]
+
+
+def test_other_engines_that_die_together_are_together() -> None:
+    ends = [recorded(CORE, -9), recorded(CORE._replace(role="EngineCore_DP1", pid=9, ended_at=150), -9), *WORKERS]
+    assert apart(ends, lambda end: 0) == [ends]
+    assert apart([], lambda end: 0) == []
+
+
+def test_with_a_launcher_an_api_server_may_die_alone() -> None:
+    server, launcher = End("APIServer_1", 6, None, 100), End("Launcher", 7, -9, 100)
+    assert roles([recorded(server, -9)]) == [["APIServer_1"], []]
+    followers = ["APIServer_1", "EngineCore_DP0", "Worker_TP0", "Worker_TP1"]
+    assert roles([launcher, server, CORE, *WORKERS]) == [["Launcher"], followers]
+
+
+def test_only_the_workers_of_a_dead_engine_follow_it() -> None:
+    other = End("Worker_DP1_TP0_PP0", 21, None, 100)
+    own = End("Worker_DP0_TP0_PP0", 20, None, 100)
+    assert roles([recorded(CORE, -9), own, other]) == [["EngineCore_DP0"], ["Worker_DP0_TP0_PP0"]]

@@ -74,6 +74,18 @@ def test_an_api_server_that_ends_is_draining(run: ScriptedRun, observer: Observe
     assert health_of(observer, run.now, tmp_path).word == "ok"
 
 
+def test_a_model_without_numbers_is_broken(run: ScriptedRun, observer: Observer, tmp_path: Path) -> None:
+    run.serve("done")
+    run.api.doing(Activity.BROKEN)
+    while not observer.drain_slice():
+        pass
+    found = health_of(observer, run.now, tmp_path)
+    assert found.word == "broken"
+    assert found.says.startswith("The model gave no numbers in its last answers")
+    run.api.doing(Activity.SERVING)
+    assert health_of(observer, run.now, tmp_path).word == "idle"
+
+
 def test_a_recording_tells_of_a_death_and_of_the_engine_as_it_was(run: ScriptedRun, tmp_path: Path) -> None:
     run.serve("done")
     run.submit("cut off")

@@ -220,6 +220,17 @@ def test_the_pressure_is_that_of_the_worst_source_and_falls_with_it() -> None:
     assert facts.samples("vllm_obs_pressure") == {"vllm_obs_pressure{source=queue}": 0.5}
 
 
+def test_open_connections_and_their_limit_are_shown_until_the_server_ends() -> None:
+    facts = begun_facts()
+    facts.tell(API, LoopSampled(0, facts.later(), 0.0, 0, 0, 0, num_connections=40, max_num_connections=8192))
+    assert facts.samples("vllm_obs_connections") == {
+        "vllm_obs_connections": 40,
+        "vllm_obs_connections_limit": 8192,
+    }
+    facts.tell(API, ProcessExited("APIServer_0", API.pid, 0, facts.later()))
+    assert facts.samples("vllm_obs_connections") == {}
+
+
 def test_start_up_and_telemetry_settings_are_shown() -> None:
     facts = begun_facts()
     facts.tell(CORE, ProcessPhase("EngineCore_DP0", "load", 0, 1500 * MS))

@@ -45,6 +45,16 @@ def test_only_the_root_process_tells_of_its_garbage() -> None:
     assert found.get("python_gc_objects_uncollectable_total{generation=2}", 0) == 0
 
 
+def test_for_a_launcher_the_first_api_server_tells_of_its_garbage() -> None:
+    facts = told(ROOT, ENGINE)
+    facts.view._processes.seen("Launcher", ROOT.pid)
+    sampled = GarbageSampled(0, facts.later(), [30, 3, 1], [200, 20, 2], [0, 0, 0])
+    facts.tell(Source("APIServer_0", 998, 1, ""), sampled)
+    facts.tell(Source("APIServer_1", 999, 2, ""), sampled._replace(client_index=1, num_collections=[90, 9, 9]))
+    found = facts.samples("python_gc_collections")
+    assert [found[f"python_gc_collections_total{{generation={number}}}"] for number in range(3)] == [30, 3, 1]
+
+
 def test_every_process_is_shown_by_role_and_rank() -> None:
     facts = told(ROOT, ENGINE)
     assert facts.samples("vllm_obs_process") == {

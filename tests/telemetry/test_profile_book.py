@@ -89,3 +89,10 @@ def test_profiles_and_processes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     for pid in range(20, 25):
         book.record(SOURCE, begun(pid=pid, profile="p9"))
     assert [pid for _, pid in book.profiles["p9"].parts] == [10, 20]
+
+
+def test_the_workers_of_another_engine_go_on() -> None:
+    book = book_of(begun("Worker_DP0_TP0_PP0", 11), begun("Worker_DP1_TP0_PP0", 12))
+    book.record(SOURCE, ProcessExited("EngineCore_DP0", 9, -9, 2 * S))
+    ended_parts = [role for (role, _), part in book.profiles["p"].parts.items() if part.ended]
+    assert ended_parts == ["Worker_DP0_TP0_PP0"]

@@ -31,6 +31,15 @@ def test_engines_are_merged_or_seen_apart() -> None:
     assert quantiles.summary("run", S, "2")["step"] == NOTHING
 
 
+def test_what_is_not_over_yet_is_told_of_with_what_is() -> None:
+    quantiles = Quantiles()
+    quantiles.observe("queue", "0", 1.0, 10 * S)
+    summary = quantiles.summary_with("queue", [30.0, 40.0], "1m", 11 * S)
+    assert (summary.num_observed, summary.max) == (3, 40.0)
+    assert quantiles.summary("1m", 11 * S)["queue"].num_observed == 1
+    assert quantiles.summary_with("queue", [], "1m", 11 * S, "1") == NOTHING
+
+
 def test_all_measures_are_told_of() -> None:
     assert Quantiles().summary("1m", S) == dict.fromkeys(MEASURES, NOTHING)
     with pytest.raises(KeyError):

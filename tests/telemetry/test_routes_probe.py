@@ -9,7 +9,8 @@ from observer_child import ObserverChild, observer_over
 from scripted_run import ScriptedRun
 
 from vllm_obs.telemetry.activity import Activity
-from vllm_obs.telemetry.routes_probe import phase_of
+from vllm_obs.telemetry.records import StallBegun
+from vllm_obs.telemetry.routes_probe import is_all_stalled, phase_of
 from vllm_obs.telemetry.watchdog_rule import ProcessLook
 
 
@@ -20,6 +21,10 @@ def look(role: str, activity: Activity) -> ProcessLook:
 CORE = look("EngineCore_DP0", Activity.WAITING)
 SERVER = look("APIServer_0", Activity.SERVING)
 BROKEN = look("APIServer_1", Activity.BROKEN)
+LAUNCHER = look("Launcher", Activity.SERVING)
+OTHER_CORE = look("EngineCore_DP1", Activity.WAITING)
+STALL = StallBegun("0", "Worker_DP0_TP0_PP0", 7, 0, "executing", 3, "", "", 1, 2)
+HANGS = STALL._replace(engine="", role="APIServer_0", rank=-1)
 
 
 @pytest.mark.parametrize(
@@ -31,13 +36,18 @@ BROKEN = look("APIServer_1", Activity.BROKEN)
         ([BROKEN], False, "restarting"),
         ([look("APIServer_0", Activity.STARTING)], False, "loading"),
         ([look("APIServer_0", Activity.STARTING), CORE], False, "loading"),
-        ([SERVER, look("APIServer_1", Activity.STARTING), CORE], False, "loading"),
+        ([SERVER, look("APIServer_1", Activity.STARTING), CORE], False, "ready"),
         ([SERVER, CORE], False, "ready"),
         ([SERVER, CORE], True, "stalled"),
         ([BROKEN, CORE], False, "broken"),
         ([BROKEN, CORE], True, "stalled"),
-        ([SERVER, BROKEN, CORE], False, "broken"),
-        ([look("APIServer_0", Activity.STARTING), BROKEN, CORE], False, "loading"),
+        ([SERVER, BROKEN, CORE], False, "ready"),
+        ([look("APIServer_0", Activity.STARTING), BROKEN, CORE], False, "broken"),
+        ([LAUNCHER], False, "restarting"),
+        ([LAUNCHER, CORE, look("APIServer_0", Activity.STARTING)], False, "loading"),
+        ([look("Launcher", Activity.STARTING), SERVER, CORE], False, "loading"),
+        ([look("Launcher", Activity.STOPPING), SERVER, CORE], False, "draining"),
+        ([LAUNCHER, look("APIServer_0", Activity.STOPPING), SERVER, CORE], False, "ready"),
         ([look("APIServer_0", Activity.RESTARTING)], False, "restarting"),
         (
             [look("APIServer_0", Activity.RESTARTING), look("EngineCore_DP0", Activity.STARTING)],
@@ -49,6 +59,23 @@ BROKEN = look("APIServer_1", Activity.BROKEN)
 )
 def test_the_headers_tell_how_a_server_is(looks: list[ProcessLook], is_stalled: bool, phase: str) -> None:
     assert phase_of(looks, is_stalled) == phase
+
+
+@pytest.mark.parametrize(
+    ("looks", "stalls", "is_stalled"),
+    [
+        ([SERVER, CORE], [], False),
+        ([SERVER, CORE], [STALL], True),
+        ([SERVER, CORE, OTHER_CORE], [STALL], False),
+        ([SERVER, CORE, OTHER_CORE], [STALL, STALL._replace(engine="1")], True),
+        ([SERVER, CORE, OTHER_CORE], [HANGS], True),
+        ([SERVER, BROKEN, CORE, OTHER_CORE], [HANGS, STALL], False),
+    ],
+)
+def test_one_that_moves_goes_on_serving(
+    looks: list[ProcessLook], stalls: list[StallBegun], is_stalled: bool
+) -> None:
+    assert is_all_stalled(looks, stalls) == is_stalled
 
 
 @pytest.fixture

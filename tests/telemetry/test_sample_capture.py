@@ -12,7 +12,7 @@ from sample_sets import engine_samples
 
 from vllm_obs.telemetry.recorder import MemoryRecorder
 from vllm_obs.telemetry.records import ProfileBegun, ProfileEnded
-from vllm_obs.telemetry.sample_capture import SampleCapture, rank_of
+from vllm_obs.telemetry.sample_capture import SampleCapture
 from vllm_obs.telemetry.sample_choice import SamplerChoice
 from vllm_obs.telemetry.sample_file import read_samples, write_samples
 from vllm_obs.telemetry.sample_job import SampleOrder
@@ -148,11 +148,3 @@ def test_where_nothing_can_be_written_it_says_so(tmp_path: Path) -> None:
     run(SampleCapture(order, ITSELF, recorder.record).run(nobody_else))
     (end,) = ends(recorder)
     assert (end.files, end.error.partition(":")[0]) == ([], "FileNotFoundError")
-
-
-@pytest.mark.parametrize(
-    ("role", "rank"),
-    [("Worker_TP0", 0), ("Worker_TP11", 11), ("Worker_TPx", -1), ("EngineCore_DP0", -1), ("Observer", -1)],
-)
-def test_only_workers_have_a_rank(role: str, rank: int) -> None:
-    assert rank_of(role) == rank

@@ -104,6 +104,7 @@ def test_a_large_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ("Worker_TP0", "Worker"),
         ("Worker_TP12", "Worker"),
+        ("Worker_DP0_TP1_PP0", "Worker"),
         ("EngineCore_DP0", "EngineCore"),
         ("APIServer_0", "APIServer"),
         ("Observer", "Observer"),

@@ -197,3 +197,30 @@ def test_what_makes_a_start_slow_is_hinted_at_with_figures() -> None:
 
 def test_a_warm_and_idle_start_needs_no_hint() -> None:
     assert one_device().view()["hints"] == []
+
+
+def test_with_a_launcher_being_ready_hung_on_the_last_api_server_and_the_slowest_engine() -> None:
+    start = Start()
+    start.process("Launcher", (("read configuration", 0, 0.2),), 9.5, pid=50)
+    for number, ready in enumerate((6.0, 8.0)):
+        spawned = 0.5 + 0.1 * number
+        phases: Phases = (("start process", spawned, 2), ("make core", 2, ready))
+        start.process(f"EngineCore_DP{number}", phases, ready, pid=60 + number)
+        rank: Phases = (("start process", 2, 3), ("load weights", 3, ready - 0.5))
+        start.process(f"Worker_DP{number}_TP0_PP0", rank, ready - 0.5, pid=70 + number)
+        server: Phases = (("start process", 1, 2), ("wait for engine", 2, 9 + 0.2 * number))
+        start.process(f"APIServer_{number}", server, 9 + 0.2 * number, pid=80 + number)
+    view = start.view()
+    found = [(role, phase) for role, phase, _ in path(view)]
+    assert found == [
+        ("Launcher", "read configuration"),
+        ("Launcher", "unaccounted"),
+        ("EngineCore_DP1", "start process"),
+        ("Worker_DP1_TP0_PP0", "start process"),
+        ("Worker_DP1_TP0_PP0", "load weights"),
+        ("EngineCore_DP1", "make core"),
+        ("APIServer_1", "wait for engine"),
+        ("Launcher", "unaccounted"),
+    ]
+    assert view["run"]["is_ready"]
+    assert view["run"]["seconds"] == 9.5

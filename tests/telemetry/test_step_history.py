@@ -4,7 +4,14 @@ import pytest
 from fact_stream import FactStream
 
 from vllm_obs.telemetry.records import StepAnswered, StepPlanned
-from vllm_obs.telemetry.step_history import MAX_STEP_AGE_NS, StepFacts, StepHistory, share_columns
+from vllm_obs.telemetry.step_history import (
+    MAX_SHARERS,
+    MAX_STEP_AGE_NS,
+    MAX_STEPS,
+    StepFacts,
+    StepHistory,
+    share_columns,
+)
 
 
 def step(number: int, at: int = 0) -> StepFacts:
@@ -129,3 +136,12 @@ def test_a_step_whose_answer_may_be_lost_counts_only_when_it_has_come() -> None:
     assert [found.step.step for found in kept.within(150, 900)] == [1, 3]
     doubtful.answered = timed(2, 210, 300).answered
     assert [(found.step.step, found.num_ns) for found in kept.within(150, 900)] == [(1, 50), (2, 90), (3, 500)]
+
+
+def test_many_engines_share_what_a_few_may_keep_each() -> None:
+    kept = history(*map(step, range(1, 10)))
+    kept.limit(MAX_SHARERS)
+    assert len(kept) == 9
+    kept.limit(MAX_STEPS * MAX_SHARERS // 3)
+    kept.add(step(10))
+    assert numbers(list(kept)) == [8, 9, 10]

@@ -38,3 +38,24 @@ def test_moments_out_of_order_are_no_phases() -> None:
     assert phase_ns(facts) == {}
     facts.answered = None
     assert phase_ns(facts) == {}
+
+
+def test_a_pipelines_forward_pass_is_from_the_first_stage_to_the_last() -> None:
+    facts = step()
+    first = facts.workers[0]
+    facts.num_shards = 1
+    second = first._replace(
+        rank=1,
+        received_at=first.received_at + 10,
+        prepared_at=first.prepared_at + 300,
+        forwarded_at=first.forwarded_at + 500,
+        sample_begun_at=first.sample_begun_at + 500,
+        sampled_at=first.sampled_at + 500,
+    )
+    facts.workers = [second, first]
+    phases = phase_ns(facts)
+    assert [[worker.rank for worker in stage] for stage in facts.stages] == [[0], [1]]
+    assert phases["prepare"] == first.prepared_at - first.received_at
+    assert phases["forward"] == second.forwarded_at - first.prepared_at
+    assert facts.answered is not None
+    assert sum(phases.values()) == facts.answered.updated_at - facts.planned.schedule_begun_at

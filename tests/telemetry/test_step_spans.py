@@ -308,3 +308,38 @@ def test_what_is_kept_of_steps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert (len(rows._steps), len(rows._plans)) == (5, 64)
     assert sum(len(segment.links) for request_id in ids for segment in rows.end(request_id)) == 30
     assert (len(rows), rows._num_held) == (0, 0)
+
+
+def test_a_trace_has_every_rank_of_a_pipeline_and_says_its_stage() -> None:
+    run = Run()
+    run.view.record(API, submitted("a"))
+    facts = step_facts(7, ["a"], 1000, 6)
+    facts.num_shards = 3
+    run.view.record(run.core, facts.planned)
+    for worker in facts.workers:
+        host = "node1" if worker.rank >= 3 else ""
+        role = f"Worker_TP{worker.rank % 3}_PP{worker.rank // 3}"
+        run.view.record(WORKER._replace(role=role, pid=300 + worker.rank, host=host), worker)
+    assert facts.answered is not None
+    run.view.record(run.core, facts.answered)
+    run.view.step_closed(facts)
+    ranks = [span for span in run.sink.spans if span.name == "worker.execute"]
+    assert [span.process.role for span in ranks] == [f"Worker_TP{t}_PP{p}" for p in range(2) for t in range(3)]
+    assert [span.attributes["vllm_obs.pipeline.stage"] for span in ranks] == [0, 0, 0, 1, 1, 1]
+    assert [span.process.host for span in ranks] == [""] * 3 + ["node1"] * 3
+    assert len({span.trace_id for span in run.sink.spans}) == 1
+
+
+@pytest.mark.parametrize(("num_stages", "num_segments"), [(1, 3), (2, 1)])
+def test_steps_of_others_in_between_cut_a_sequence_only_where_there_is_no_pipeline(
+    num_stages: int, num_segments: int
+) -> None:
+    rows = TracedRows(RUN)
+    described = EngineDescribed(0, 1, ["tiny"], "", "", 1, 1, 1, 1, 1, "", 0, 0.0, True, 0, 2, 0, 0, 0, 1500)
+    rows.described(CORE, described._replace(num_stages=num_stages))
+    rows.begin(submitted("a"))
+    for step in (3, 5, 7):
+        rows.planned(CORE, planned(step, ["a"], 1000 * step))
+        rows.answered(CORE, answered(step, ["a"], 1000 * step)._replace(request_ids=[]))
+    segments = rows.end("a")
+    assert [segment.num_steps for segment in segments] == [3 // num_segments] * num_segments

@@ -176,7 +176,7 @@ def test_what_is_kept_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_RANKS", 3)
     work = EngineWork()
     for second in range(50):
-        work.add(second * S, DECODE, WorkSum(1, 1, 1, 1, MS))
+        work.add(second * S, DECODE, WorkSum(1, 1, 1, 1, MS), MS)
     assert len(work.seconds) == 10
     assert work.between(0, 100 * S)[DECODE].num_steps == 10
     assert work.seen == Rates(1000.0, 1000.0)

@@ -241,6 +241,23 @@ def test_the_metrics_say_the_same() -> None:
     assert ratios.counts[0] == ratios.num_observed > 200
 
 
+def test_a_stalls_gauge_falls_when_it_is_over_and_the_minute_still_tells_of_it() -> None:
+    store = MetricStore(OWN_METRICS)
+    load = Load(store=store)
+    serve(load, 12)
+    stuck_at, gauge = load.run.now, store.value("vllm_obs_verdict", "stalled_rank")
+    stall = StallBegun("0", "Worker_TP0", 7, 0, "executing", 9, "S", "…", stuck_at, stuck_at + 5 * NS)
+    load.run.tell([(API_SERVER, stall)])
+    load.run.verdict.show(stuck_at + 6 * NS)
+    assert gauge.number == 1
+    load.step("a", "b", parts={**PARTS, "forward": 8000 * MS})
+    load.run.tell([(API_SERVER, StallEnded("0", "Worker_TP0", 7, stuck_at, load.run.now))])
+    serve(load, 2)
+    load.run.verdict.show(load.run.now)
+    assert gauge.number == 0
+    assert load.document("1m")["word"] == "stalled_rank"
+
+
 def test_what_it_keeps_is_bounded(load: Load) -> None:
     serve(load, 1)
     for number in range(2 * MAX_STANDING):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from window_facts import limits, minute, only, ratios
 
 from vllm_obs.telemetry.records import StallBegun
+from vllm_obs.telemetry.verdict_findings import joined
 from vllm_obs.telemetry.verdict_stalls import slow_frontend, stalled_rank, worker_slow
 from vllm_obs.telemetry.verdict_tally import StalledStep
 from vllm_obs.telemetry.verdict_waits import paused, waits
@@ -31,6 +32,16 @@ def test_a_slow_step_that_nobody_noticed_is_called_slow() -> None:
     assert not finding.is_severe
     twice = only(stalled_rank(replace(FACTS, stalls=(SLOW, SLOW._replace(step=99, lost_ns=2 * S)))))
     assert twice.says.startswith("Rank 1 was slow for 6.0 s of 60 s: step 77 took ")
+
+
+def test_a_stall_is_past_unless_something_stands_or_lags_still() -> None:
+    over = replace(FACTS, stalls=(SLOW,), noticed=(STALL,))
+    assert only(stalled_rank(over)).is_past
+    assert not only(stalled_rank(replace(over, open_seconds=2.0))).is_past
+    assert not only(stalled_rank(replace(over, standing=(STALL,)))).is_past
+    lagging = minute(**{"stalled_ns": 6, "ranks_ns": 60, "lag/3": 24.0 * S})
+    assert not only(stalled_rank(replace(lagging, stalls=(SLOW,)))).is_past
+    assert not joined([only(stalled_rank(over)), only(stalled_rank(replace(over, standing=(STALL,))))])[0].is_past
 
 
 def test_a_hiccup_is_no_stall() -> None:
@@ -71,7 +82,8 @@ def test_steps_far_over_the_floor() -> None:
 
 def test_tokens_that_wait_for_the_api_server() -> None:
     late = {"late_outputs": 500, "late_outputs_ns": 175, "late_ns": 45}
-    waited = minute(outputs=1000, outputs_ns=180, loop_samples=60, loop_lag_seconds=6, **late)
+    loops = {"loop_samples/0": 60, "loop_lag_seconds/0": 6, "loop_samples/1": 60, "loop_lag_seconds/1": 0}
+    waited = minute(outputs=1000, outputs_ns=180, **loops, **late)
     finding = only(slow_frontend(waited))
     assert finding.says == "Tokens wait 350 ms for the API server on their way out; its loop is 100 ms late."
     assert (finding.share, finding.evidence["output_wait_ms_mean"]) == (0.75, 180.0)
@@ -81,7 +93,7 @@ def test_tokens_that_wait_for_the_api_server() -> None:
 def test_one_hiccup_of_the_api_server_is_no_finding() -> None:
     """Few tokens, and all of a half second wait: a high mean, but half a second of the minute."""
     hiccup = {"outputs": 60, "outputs_ns": 8, "late_outputs": 30, "late_outputs_ns": 8, "late_ns": 0.6}
-    assert slow_frontend(minute(**hiccup, loop_samples=2, loop_lag_seconds=0.6)) is None
+    assert slow_frontend(minute(**hiccup, **{"loop_samples/0": 2, "loop_lag_seconds/0": 0.6})) is None
     assert slow_frontend(minute(**{**hiccup, "late_ns": 3.0})) is not None
 
 

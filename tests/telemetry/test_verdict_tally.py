@@ -7,7 +7,16 @@ import pytest
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.records import EngineDescribed, RequestSubmitted, StepAnswered, StepPlanned, WorkerStep
 from vllm_obs.telemetry.step_history import StepFacts
-from vllm_obs.telemetry.verdict_tally import MAX_NOTES, MAX_STALLS, MEANS, RankLag, StepTally, during, rank_lag
+from vllm_obs.telemetry.verdict_tally import (
+    MAX_NOTES,
+    MAX_STALLS,
+    MEANS,
+    RankLag,
+    StepTally,
+    during,
+    rank_lag,
+    step_lag,
+)
 
 MS = 10**6
 BUDGET = 512
@@ -163,3 +172,21 @@ def test_all_it_keeps_is_bounded() -> None:
     assert len(counted.stalls) <= MAX_STALLS
     assert len(counted._too_large) <= MAX_NOTES
     assert len(counted._preempted) == 3
+
+
+def test_a_later_stage_of_a_pipeline_is_not_late() -> None:
+    ranks = [worker(0, 500, 501), worker(1, 505, 506), worker(2, 1900, 1901), worker(3, 1904, 1905)]
+    facts = step({"a": 1}, ranks, over_ms=1910)
+    facts.num_shards = 2
+    assert step_lag(facts) == RankLag(1, 5 * MS)
+    sums = tally().add(facts, 1900 * MS)
+    assert picked(sums, "lag/1", "stalled_ns") == [5 * MS, 0]
+
+
+def test_in_a_pipeline_of_single_ranks_the_longest_is_named_and_none_lags() -> None:
+    facts = step({"a": 1}, [worker(0, 1800, 1801), worker(1, 2000, 2001, received_ms=2)], over_ms=2010)
+    facts.num_shards = 1
+    assert step_lag(facts) == RankLag(0, 0)
+    sums = tally().add(facts, 10 * MS)
+    assert [name for name in sums if name.startswith("lag/")] == []
+    assert sums["stall/0"] == sums["stalled_ns"] > 0

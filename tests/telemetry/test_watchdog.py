@@ -314,7 +314,7 @@ def test_an_hour_of_the_real_core_over_slow_ranks_has_those_stalls_that_were_mad
     headers, stops = FakeHeaders(), [Stall(500.0, 16.0), Stall(1700.0, 30.0), Stall(2900.0, 8.0)]
     watched = Watched(tmp_path, headers=headers)
 
-    def take(source: SimulatedSource, record: Record) -> None:
+    def take(at: int, source: SimulatedSource, record: Record) -> None:
         watched.observer.state.apply(Source(*source), record)
 
     def look(moment: int, seen: dict[str, SimulatedHeader]) -> None:

@@ -97,3 +97,19 @@ def test_an_api_server_is_told_with_what_the_kernel_says() -> None:
     assert (
         server_culprit(server, lambda pid: "T").does == "is stopped by a signal; its event loop does not go round"
     )
+
+
+def test_the_first_stage_that_is_behind_holds_up_those_after_it() -> None:
+    first = worker(0, EXECUTING, step=8, progress=90)._replace(role="Worker_TP0_PP0", stage=0)
+    second = worker(1, WAITING, step=7, progress=10)._replace(role="Worker_TP0_PP1", stage=1)
+    behind = EngineLook("0", core(EXECUTING), (first, second))
+    assert named(behind) == ("Worker_TP0_PP0", "has not begun step 9, now in the forward pass of step 8")
+    slow = EngineLook("0", core(EXECUTING), (first._replace(step=9, activity=WAITING), second))
+    assert named(slow) == ("Worker_TP0_PP1", "has not begun step 9, now waiting for messages")
+
+
+def test_the_kernel_here_is_not_asked_about_a_process_elsewhere() -> None:
+    there = worker(1, EXECUTING, progress=49)._replace(host="node1")
+    look = EngineLook("0", core(EXECUTING), (worker(0, EXECUTING), there))
+    assert named(look, pid11="T") == ("Worker_TP1", "does not get on, now in the forward pass of step 9")
+    assert "pid 11 on node1" in says("Engine 0", culprit_of(look, TRACK, Work(1), lambda pid: "S"))
