@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ends_with_pytest import watch_pytest
 
 from vllm_obs.engine.worker.threads import limit_spinning
 
 limit_spinning()  # before any test imports torch: tests share their cores with the servers they start
+watch_pytest()
 
 
 @pytest.fixture

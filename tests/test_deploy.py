@@ -1,6 +1,7 @@
 """What is delivered under deploy/ agrees with the server's flags, its routes and its own deadlines."""
 
 import configparser
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -157,6 +158,13 @@ def test_names_agree(documents: dict[str, Any], container: dict[str, Any]) -> No
     assert template["annotations"]["prometheus.io/path"] in PUBLIC
     assert container["image"].endswith(f":{__version__}")
     assert container["image"] in (DEPLOY / "Containerfile").read_text()
+
+
+def test_the_image_has_the_default_model_and_nothing_of_a_work_tree() -> None:
+    model = re.search(r"^DEFAULT_MODEL := (\S+)$", (DEPLOY.parent / "Makefile").read_text(), re.MULTILINE)
+    assert model is not None
+    assert f"--no-deps {model[1]}\n" in (DEPLOY / "Containerfile").read_text()
+    assert {".git", ".venv", "tests"} <= set((DEPLOY.parent / ".dockerignore").read_text().splitlines())
 
 
 def run_base_of(container: dict[str, Any]) -> Path:

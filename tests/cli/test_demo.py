@@ -56,6 +56,8 @@ def test_options_have_defaults_and_bounds() -> None:
         ("--regime busy", "is not one of all, calm, kv_pressure"),
         ("--period 9", "--period 9 is not between 10 and 3600"),
         ("--ranks 0", "--ranks 0 is not between 1 and 8"),
+        ("--engines 9", "--engines 9 is not between 1 and 8"),
+        ("--api-servers 0", "--api-servers 0 is not between 1 and 8"),
         ("--seed -1", "--seed -1 is not between 0 and"),
         ("--port 70000", "--port 70000 is not between 0 and 65535"),
         ("--regimes calm", "nearest: --regime"),
@@ -81,6 +83,14 @@ def test_the_engine_has_the_size_the_regimes_are_made_for() -> None:
         each.stall_seconds for each in REGIMES.values() if each.stall_seconds
     )
     assert all(name in greeting(DemoOptions()) for name in REGIMES)
+
+
+def test_engines_and_api_servers_are_as_many_as_asked_for() -> None:
+    options = demo_options(["--engines", "2", "--api-servers", "3", "--ranks", "2", "--port", "1"])
+    config = engine_args(options).create_engine_config()
+    assert (config.parallel.data_parallel_size, config.parallel.world_size) == (2, 2)
+    assert server_config(options).api_server_count == 3
+    assert "3 API servers, Observer, 2 engines, each with 2 rank(s)" in greeting(options)
 
 
 def test_a_taken_port_is_refused_only_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +223,7 @@ def test_a_load_that_dies_before_the_server_hears_signals_is_told_of(monkeypatch
         return 0
 
     monkeypatch.setattr("vllm_obs.cli.demo.spawn", spawn)
-    monkeypatch.setattr("vllm_obs.cli.demo._set_title", lambda: None)
+    monkeypatch.setattr("vllm_obs.cli.demo._set_title", lambda options: None)
     monkeypatch.setattr("vllm_obs.server.serve.run", run)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert main(["--port", "0"]) == EXIT_LOAD_FAILED

@@ -173,3 +173,10 @@ def test_modules_of_detailed_traces_are_read_as_vllm_reads_them() -> None:
 
 def test_without_an_endpoint_nothing_is_traced() -> None:
     assert server_config_from({}, {}).trace_detail_level == 0
+
+
+@pytest.mark.parametrize("number", [0, -1, 65])
+def test_api_servers_are_as_many_as_a_launcher_can_own(number: int) -> None:
+    with pytest.raises(ConfigError, match=f"--api-server-count {number} is not between 1 and 64"):
+        server_config_from({"api_server_count": number}, {})
+    assert server_config_from({"api_server_count": 64}, {}).api_server_count == 64

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from ends_with_pytest import ends_with_pytest
 from serving import free_port
 
 from vllm_obs.cli.demo import LOAD_TITLE
@@ -32,12 +33,14 @@ class Demo:
         self.started_at = time.monotonic()
         ports = ["--port", str(self.port), "--inspect-port", str(self.inspect_port)]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "vllm_obs", "demo", *ports, *args],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "VLLM_OBS_RUN_DIR": str(run_base), "HF_HUB_OFFLINE": "1"},
+            self.process = ends_with_pytest(
+                subprocess.Popen(
+                    [sys.executable, "-m", "vllm_obs", "demo", *ports, *args],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, "VLLM_OBS_RUN_DIR": str(run_base), "HF_HUB_OFFLINE": "1"},
+                )
             )
         self.family: list[psutil.Process] = []
 

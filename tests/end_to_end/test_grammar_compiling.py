@@ -61,11 +61,11 @@ def compile_beside_a_stream(server: Server) -> list[tuple[int, int]]:
 
 
 @pytest.mark.long
-def test_a_stream_misses_no_step_while_grammars_are_compiled(tmp_path: Path) -> None:
-    env = {"VLLM_OBS_RUN_DIR": str(tmp_path)}
+def test_a_stream_misses_no_step_while_grammars_are_compiled(base: Path) -> None:
+    env = {"VLLM_OBS_RUN_DIR": str(base)}
     with serving("--kv-cache-memory-bytes", "256M", env=env) as server:
         statuses = compile_beside_a_stream(server)
-        core = records_of(only_run(tmp_path), "EngineCore_DP0")
+        core = records_of(only_run(base), "EngineCore_DP0")
     assert [status for status, _ in statuses] == [expected for _, expected in statuses]
 
     taken, released = of(core, RequestTaken), {each.request_id: each for each in of(core, RequestReleased)}

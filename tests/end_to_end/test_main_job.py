@@ -57,7 +57,9 @@ def test_greedy_continuations_equal_the_references_over_http(server: Server) -> 
         assert list(pool.map(continuation, REFERENCES)) == [r["output_token_ids"] for r in REFERENCES]
 
 
+@pytest.mark.long
 def test_a_client_that_goes_away_gives_its_place_back() -> None:
+    """test_departures.py tells the same of every state a client can leave in."""
     with serving("--max-num-seqs", "1") as server:
         stream = server.stream("/v1/completions", LONG)
         next(stream)
@@ -94,8 +96,8 @@ def test_sigterm_lets_running_streams_finish_refuses_what_still_comes_and_exits_
 
 
 @pytest.mark.parametrize("backend", ["uni", "mp"])
-def test_sigkill_of_the_api_server_leaves_no_process_and_no_socket(backend: str, tmp_path: Path) -> None:
-    server = Server("--distributed-executor-backend", backend, env={"VLLM_OBS_RUN_DIR": str(tmp_path)})
+def test_sigkill_of_the_api_server_leaves_no_process_and_no_socket(backend: str, base: Path) -> None:
+    server = Server("--distributed-executor-backend", backend, env={"VLLM_OBS_RUN_DIR": str(base)})
     try:
         server.wait_ready()
         assert len(server.family) >= 1 + (backend == "mp")
@@ -103,7 +105,7 @@ def test_sigkill_of_the_api_server_leaves_no_process_and_no_socket(backend: str,
         next(stream)
         server.process.kill()
         assert server.leftovers(6) == []
-        assert list(tmp_path.rglob("*.sock")) == []
+        assert list(base.rglob("*.sock")) == []
         with contextlib.suppress(OSError, http.client.HTTPException):
             assert all("error" not in event for event in stream)
     finally:

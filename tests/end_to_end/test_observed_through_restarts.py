@@ -1,5 +1,7 @@
-"""The Observer is killed while requests run: serving does not notice, and its counters go on without a gap."""
+"""The Observer is killed while requests run, or while the engine is dead: its successor goes on without a gap."""
 
+import contextlib
+import http.client
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -49,3 +51,30 @@ def test_counters_go_on_where_a_killed_observer_left_them(server: ObservedServer
     assert total(samples, "http_requests_total", handler="/v1/completions") == NUM_REQUESTS
     assert total(samples, "vllm:num_requests_running") == 0
     assert total(samples, "vllm_obs_invariant_violations_total") == 0
+
+
+def word_of(server: ObservedServer) -> str:
+    """How the run is, empty while nobody tells."""
+    server.close()
+    server._inspector = None
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return str(server.inspect("state")["health"]["word"])
+    return ""
+
+
+def test_one_that_starts_while_the_engine_is_dead_tells_when_another_serves(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    slow = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": "engine_start=delay:3"}
+    with observed(tmp_path_factory.mktemp("dead") / "model", env=slow) as server:
+        server.complete(**BODY)
+        observer = server.server.child("Observer")
+        server.server.child("EngineCore").kill()
+        observer.kill()
+        await_that(lambda: word_of(server) == "restarting")
+        assert server.server.child("Observer").pid != observer.pid
+        await_that(lambda: word_of(server) == "idle", RESTART_SECONDS)
+        assert server.server.request("GET", "/readyz")[0] == 200
+        server.complete(**BODY)
+        assert {death["role"] for death in server.inspect("state")["deaths"]} == {"EngineCore_DP0", "Observer"}
+        server.server.family += [server.server.child(title) for title in ("Observer", "EngineCore")]

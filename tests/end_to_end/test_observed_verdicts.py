@@ -29,8 +29,8 @@ def verdict(server: ObservedServer) -> dict[str, Any]:
     return dict(server.inspect("verdict?window=10s"))
 
 
-def test_too_few_places_are_named(tmp_path: Path) -> None:
-    env = {"VLLM_OBS_RUN_DIR": str(tmp_path / "runs")}
+def test_too_few_places_are_named(tmp_path: Path, base: Path) -> None:
+    env = {"VLLM_OBS_RUN_DIR": str(base)}
     with observed(tmp_path / "model", "--max-num-seqs", "2", env=env) as server:
         assert verdict(server)["findings"] == []
         load(server, num_prompt=20, max_tokens=2000)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -101,42 +101,68 @@ def header_of(run: Path, role: str) -> RingHeader:
         return reader.header()
 
 
-def test_a_served_request_leaves_every_kind_of_fact(run_base: Path) -> None:
-    with recorded(run_base) as server:
-        server.request("POST", TEXT, {"prompt": "Once upon a time, there was a mouse that", "max_tokens": 24})
-        server.request("POST", TEXT, {"prompt": "Hi", "temperature": 9})
-        server.request("POST", TEXT, {"prompt": "Score", "echo": True, "logprobs": 1, "max_tokens": 0})
-        time.sleep(1.2)
-        run = only_run(run_base)
-        now, api_server, engine = (
-            time.monotonic_ns(),
-            header_of(run, "APIServer_0"),
-            header_of(run, "EngineCore_DP0"),
-        )
-        assert (api_server.activity, engine.activity) == (Activity.SERVING, Activity.WAITING)
-        assert now - api_server.heartbeat_at < 3 * 10**9
-        assert engine.step >= 25
-        assert engine.progress >= 2 * 25
-    assert all(header_of(run, role).closed_at > now for role in ("APIServer_0", "EngineCore_DP0"))
-    served, core = records_of(run, "APIServer_0"), records_of(run, "EngineCore_DP0")
-    assert {type(record).__name__ for record in served} == API_SERVER_KINDS
-    assert {type(record).__name__ for record in core} == ENGINE_KINDS
+class Served(NamedTuple):
+    """A run that has ended, and its headers as they were at a moment (ns) when it had served three requests."""
 
-    first, scored = of(served, RequestSubmitted)
-    http = {fact.http_id: fact for fact in of(served, HttpRequestEnded) if fact.handler == TEXT}
-    assert sorted((fact.status, fact.reason) for fact in http.values()) == [
-        (200, ""),
-        (200, ""),
-        (400, "invalid_value"),
-    ]
-    ended = {fact.request_id: fact for fact in of(served, RequestEnded)}
+    run: Path
+    seen_at: int
+    api_server: RingHeader
+    engine: RingHeader
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """One request of 24 tokens, one that is refused, and one that is only scored."""
+    with tempfile.TemporaryDirectory(prefix="vo-", dir="/tmp") as place:
+        with recorded(Path(place)) as server:
+            server.request("POST", TEXT, {"prompt": "Once upon a time, there was a mouse that", "max_tokens": 24})
+            server.request("POST", TEXT, {"prompt": "Hi", "temperature": 9})
+            server.request("POST", TEXT, {"prompt": "Score", "echo": True, "logprobs": 1, "max_tokens": 0})
+            time.sleep(1.2)
+            run = only_run(Path(place))
+            headers = (header_of(run, "APIServer_0"), header_of(run, "EngineCore_DP0"))
+            found = Served(run, time.monotonic_ns(), *headers)
+        yield found
+
+
+def test_the_headers_tell_what_is_done_now(served: Served) -> None:
+    assert (served.api_server.activity, served.engine.activity) == (Activity.SERVING, Activity.WAITING)
+    assert served.seen_at - served.api_server.heartbeat_at < 3 * 10**9
+    assert served.engine.step >= 25
+    assert served.engine.progress >= 2 * 25
+    ends = [header_of(served.run, role).closed_at for role in ("APIServer_0", "EngineCore_DP0")]
+    assert all(closed_at > served.seen_at for closed_at in ends)
+
+
+def test_a_served_request_leaves_every_kind_of_fact(served: Served) -> None:
+    api, core = records_of(served.run, "APIServer_0"), records_of(served.run, "EngineCore_DP0")
+    assert {type(record).__name__ for record in api} == API_SERVER_KINDS
+    assert {type(record).__name__ for record in core} == ENGINE_KINDS
+    http = [fact for fact in of(api, HttpRequestEnded) if fact.handler == TEXT]
+    assert sorted((fact.status, fact.reason) for fact in http) == [(200, ""), (200, ""), (400, "invalid_value")]
+    planned = [step.step for step in of(core, StepPlanned) if step.request_ids]
+    assert (
+        planned == [step.step for step in of(core, StepAnswered)] == [step.step for step in of(core, WorkerStep)]
+    )
+    assert {fact.step for fact in of(api, OutputsTaken)} <= set(planned)
+    assert sorted(block for fact in of(core, BlocksChanged) for blocks in fact.allocated for block in blocks) == (
+        sorted(block for fact in of(core, BlocksChanged) for blocks in fact.freed for block in blocks)
+    )
+    exits = {fact.role: fact.exit_code for fact in of(api, ProcessExited)}
+    assert exits["EngineCore_DP0"] == 0
+
+
+def test_both_sides_tell_the_same_of_a_request_in_order_of_time(served: Served) -> None:
+    api, core = records_of(served.run, "APIServer_0"), records_of(served.run, "EngineCore_DP0")
+    http = {fact.http_id: fact for fact in of(api, HttpRequestEnded)}
+    ended = {fact.request_id: fact for fact in of(api, RequestEnded)}
     taken = {fact.request_id: fact for fact in of(core, RequestTaken)}
     released = {fact.request_id: fact for fact in of(core, RequestReleased)}
-    answered = of(core, StepAnswered)
-    for submitted, num_tokens in ((first, 24), (scored, 0)):
+    for submitted, num_tokens in zip(of(api, RequestSubmitted), (24, 0), strict=True):
         name = submitted.request_id
+        answered = [step for step in of(core, StepAnswered) if name in step.request_ids]
         assert ended[name].num_output_tokens == released[name].num_output_tokens == num_tokens
-        counts = [dict(zip(step.request_ids, step.num_new_tokens, strict=True)).get(name, 0) for step in answered]
+        counts = [dict(zip(step.request_ids, step.num_new_tokens, strict=True))[name] for step in answered]
         assert sum(counts) == num_tokens
         moments = [
             submitted.received_at,
@@ -146,28 +172,17 @@ def test_a_served_request_leaves_every_kind_of_fact(run_base: Path) -> None:
             submitted.submitted_at,
             taken[name].taken_at,
             next(step.schedule_ended_at for step in of(core, StepPlanned) if name in step.request_ids),
-            max(step.sampled_at for step in answered if name in step.request_ids),
+            max(step.sampled_at for step in answered),
             ended[name].taken_at,
             ended[name].ended_at,
             http[submitted.http_id].ended_at,
         ]
         assert moments == sorted(moments)
-    planned = [step.step for step in of(core, StepPlanned) if step.request_ids]
-    assert planned == [step.step for step in answered] == [step.step for step in of(core, WorkerStep)]
-    assert {fact.step for fact in of(served, OutputsTaken)} <= set(planned)
-    assert sorted(block for fact in of(core, BlocksChanged) for blocks in fact.allocated for block in blocks) == (
-        sorted(block for fact in of(core, BlocksChanged) for blocks in fact.freed for block in blocks)
-    )
-    exits = {fact.role: fact.exit_code for fact in of(served, ProcessExited)}
-    assert exits["EngineCore_DP0"] == 0
 
 
-def test_the_start_is_accounted_for_without_gaps(run_base: Path) -> None:
-    with recorded(run_base):
-        pass
-    run = only_run(run_base)
+def test_the_start_is_accounted_for_without_gaps(served: Served) -> None:
     for role in ("APIServer_0", "EngineCore_DP0"):
-        records = records_of(run, role)
+        records = records_of(served.run, role)
         phases = outermost([phase for phase in of(records, ProcessPhase) if phase.role == role])
         assert all(earlier.ended_at == later.begun_at for earlier, later in pairwise(phases))
         (ready,) = (record for record in records if type(record).__name__ == "ProcessReady")

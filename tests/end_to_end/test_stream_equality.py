@@ -125,11 +125,12 @@ def client_told(completion: Any) -> list[Any]:
     return [choices, usage.prompt_tokens, usage.completion_tokens, usage.total_tokens]
 
 
-def test_the_official_client_puts_a_stream_together_to_the_same(ask: Asked) -> None:
+@pytest.mark.parametrize("num_chats", [4, pytest.param(10, marks=pytest.mark.long)])
+def test_the_official_client_puts_a_stream_together_to_the_same(ask: Asked, num_chats: int) -> None:
     chats = [number for number in range(20) if random_exchange(number).path == CHAT]
     body: Any = random_response(5)
     with openai.OpenAI(base_url=f"http://127.0.0.1:{ask.server.port}/v1", api_key="none", max_retries=0) as client:
-        for number in chats[:10]:
+        for number in chats[:num_chats]:
             whole, streamed = told_by_client(client, number)
             assert streamed == nearly(whole), number
         *_, last = client.responses.create(stream=True, extra_body=body)

@@ -22,6 +22,7 @@ REACHED = (
     "prefix hit",
     "chunked prefill",
     "NaN row",
+    "several steps in flight",
     "no answer",
     "poison",
     *(f"abort: {state}" for state in ABORT_STATES),

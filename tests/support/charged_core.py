@@ -6,6 +6,7 @@ from typing import Any
 
 from fact_stream import API_SERVER, ENGINE, MODEL
 from fake_executor import FakeExecutor, make_request, tiny_config
+from pipelined_executor import PipelinedExecutor, pipelined
 
 from vllm_obs.engine.core import EngineCore
 from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, FinishReason
@@ -48,7 +49,7 @@ class ChargedCore:
     `pool_ns` is the integral of the pool's own count of active blocks, `busy_ns` the time inside of `step`.
     """
 
-    def __init__(self, seed: int, num_blocks: int = 40) -> None:
+    def __init__(self, seed: int, num_blocks: int = 40, num_stages: int = 1) -> None:
         self.random = Random(seed)
         self.now = 10**9
         self.pool_ns = 0
@@ -56,8 +57,9 @@ class ChargedCore:
         self.economics = Economics(self.state.engines.get, ACCOUNTS)
         self.state.add_view(self.economics)
         self.recorder = AppliedRecorder(self.state)
-        self.executor = FakeExecutor(num_blocks, before_execute=self._compute)
-        config = tiny_config(max_num_seqs=8, max_num_batched_tokens=24)
+        make = FakeExecutor if num_stages == 1 else PipelinedExecutor
+        self.executor = make(num_blocks, before_execute=self._compute)
+        config = pipelined(num_stages, tiny_config(max_num_seqs=8, max_num_batched_tokens=24))
         self.core: EngineCore | None = None
         self.core = EngineCore(config, self.executor, self.recorder, self.tick)
         self.endings: Counter[str] = Counter()

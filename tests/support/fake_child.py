@@ -103,11 +103,38 @@ def _unrelated_child(owner: Owner) -> None:
     time.sleep(60)
 
 
+def _obey(owner: Owner) -> None:
+    """Adds up its orders; those that came before anybody took them as well."""
+    stopping = threading.Event()
+    owner.on_stop(stopping.set)
+    taken: list[Any] = []
+    time.sleep(0.3)
+
+    def add(payload: Any) -> None:
+        taken.append(payload)
+        if len(taken) in (3, 5):
+            owner.say("OBEYED" if len(taken) == 3 else "OBEYED AGAIN", list(taken))
+
+    def fail(payload: Any) -> None:
+        raise ValueError("no")
+
+    owner.on_order("FAIL", fail)
+    owner.on_order("ADD", add)
+    stopping.wait(60)
+
+
+def _stopped(owner: Owner) -> None:
+    owner.say(READY)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 _BEHAVIOURS = {
     "serve": _serve,
     "deaf": _deaf,
     "nonsense": _talk_nonsense,
     "silent": _silent,
+    "obey": _obey,
+    "stopped": _stopped,
     "config error": _raise_config_error,
     "engine dead": _raise_engine_dead,
     "error": _raise,

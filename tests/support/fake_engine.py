@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from vllm_obs.engine.errors import EngineDeadError
+from vllm_obs.engine.balancer import make_balancer
+from vllm_obs.engine.client_dp import DPLBAsyncMPClient
 from vllm_obs.engine.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -44,8 +45,9 @@ ERROR_TOKEN = -7
 class FakeEngine:
     """Speaks as AsyncMPClient. While `go` is clear no token is made, while `loaded` is clear it is not ready."""
 
-    def __init__(self, script: Script, seconds_a_token: float = 0.0) -> None:
-        self.facts = FACTS
+    def __init__(self, script: Script, seconds_a_token: float = 0.0, engine_index: int = 0) -> None:
+        self.engine_index = engine_index
+        self.facts = FACTS._replace(engine_index=engine_index)
         self.dead_cause: str | None = None
         self.added: list[EngineCoreRequest] = []
         self.aborted: list[str] = []
@@ -65,7 +67,8 @@ class FakeEngine:
         self.go.set()
         self._script = script
         self._seconds_a_token = seconds_a_token
-        self._outputs: asyncio.Queue[EngineCoreOutputs | None] = asyncio.Queue()
+        self._outputs: asyncio.Queue[tuple[FakeEngine, EngineCoreOutputs | None]] = asyncio.Queue()
+        self.num_taken = 0
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def call_utility(self, method: str, *args: Any) -> Any:
@@ -82,21 +85,23 @@ class FakeEngine:
                 self._running.pop(request_id).cancel()
                 self.aborted.append(request_id)
 
-    async def get_output(self) -> EngineCoreOutputs:
-        outputs = await self._outputs.get()
-        if outputs is None:
-            raise EngineDeadError(self.dead_cause or "shut down")
-        return outputs
+    def say_into(self, outputs: "asyncio.Queue[tuple[FakeEngine, EngineCoreOutputs | None]]") -> None:
+        self._outputs = outputs
+
+    def taken(self) -> None:
+        self.num_taken += 1
 
     def die(self, cause: str = "killed") -> None:
         self.dead_cause = cause
         self._cancel_all()
-        self._outputs.put_nowait(None)
+        self._outputs.put_nowait((self, None))
 
     def successor(self) -> "FakeEngine":
         others = self.successors
         made = others.pop(0) if others else FakeEngine(self._script, self._seconds_a_token)
+        made.engine_index, made.facts = self.engine_index, self.facts
         made.generation, made.successors = self.generation + 1, others
+        made.say_into(self._outputs)
         return made
 
     async def ready(self, timeout_seconds: float) -> EngineFacts:
@@ -120,6 +125,9 @@ class FakeEngine:
     def shutdown(self, timeout_seconds: float = 5.0) -> None:
         self.num_shutdowns += 1
         self._cancel_all()
+
+    def say(self, outputs: EngineCoreOutputs) -> None:
+        self._outputs.put_nowait((self, outputs))
 
     @property
     def num_running(self) -> int:
@@ -162,10 +170,10 @@ class FakeEngine:
         if spec.prompt_logprobs is not None and position == 0:
             prompt = [int(token) for token in request.prompt_token_ids[1:]]
             prompt_logprobs.append((0, fake_logprobs(prompt, spec.prompt_logprobs)))
-        self._outputs.put_nowait(
+        self.say(
             EngineCoreOutputs(
                 client_index=0,
-                engine_index=0,
+                engine_index=self.engine_index,
                 generation=0,
                 step=position,
                 request_ids=[request.request_id],
@@ -186,6 +194,11 @@ class FakeEngine:
                 pooled=pooled,
             )
         )
+
+
+def balanced(*engines: FakeEngine) -> DPLBAsyncMPClient:
+    """The client of these, each request to the least loaded."""
+    return DPLBAsyncMPClient(engines, make_balancer("least_loaded", 0))  # type: ignore[arg-type]
 
 
 def fake_logprobs(tokens: list[int], num_top: int) -> Logprobs:

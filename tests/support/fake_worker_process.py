@@ -61,4 +61,4 @@ class FakeWorker:
 
 
 if __name__ == "__main__":
-    run_child(lambda owner: run_worker(owner, lambda config, rank, _: FakeWorker(config, rank)))
+    run_child(lambda owner: run_worker(owner, lambda setup, _: FakeWorker(setup.config, setup.rank)))

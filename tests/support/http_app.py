@@ -4,7 +4,7 @@ import asyncio
 import functools
 import socket
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import httpx
 import uvloop
-from fake_engine import FACTS, FakeEngine
+from fake_engine import FACTS, FakeEngine, balanced
 from fastapi import FastAPI
 
 from vllm_obs.engine.args import EngineArgs
@@ -67,15 +67,21 @@ async def served(
     ready: bool = True,
     run_dir: Path | None = None,
     config: VllmConfig | None = None,
+    others: Sequence[FakeEngine] = (),
 ) -> AsyncIterator[Served]:
-    """The application in this process, ready unless told otherwise; its model is the default one unless given."""
+    """The application in this process, ready unless told otherwise; its model is the default one unless given.
+
+    `others` are more engines beside the first.
+    """
     recorder = MemoryRecorder()
     config = replace(config or model_config(), run_dir="" if run_dir is None else str(run_dir))
     api = ApiServer(config, server or ServerConfig(), recorder)
-    llm = AsyncLLM(config, engine, tokenizer(), recorder)
+    client = balanced(engine, *others)
+    llm = AsyncLLM(config, client, tokenizer(), recorder)
     llm.start()
     if ready:
-        api.engine_ready(Engine(llm, tokenizer(), load_chat_template(config.model, tokenizer()), FACTS))
+        template = load_chat_template(config.model, tokenizer())
+        api.engine_ready(Engine(llm, tokenizer(), template, FACTS, client))
     app = build_app(api)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=("10.0.0.1", 9))
     try:
@@ -128,6 +134,7 @@ class SocketServer:
         engine = FakeEngine(lambda request: [token] * 100_000, seconds_a_token)
         async with served(engine, server) as self.served:
             http = HttpServer(self.served.app, server, partial(record_refused, self.served.api))
+            self.served.api.count_connections = http.count_connections
             serving = await http.start(self.listener)
             self._started.set()
             await self._stopping.wait()

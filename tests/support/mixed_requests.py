@@ -1,4 +1,4 @@
-"""Sixty-four mixed requests, and the judge of whether two runs of them gave the same tokens."""
+"""Mixed requests, and the judge of whether two runs of them gave the same tokens."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,8 +58,10 @@ def _params(i: int, max_tokens: int) -> SamplingParams:
 class Judge:
     """Tells a tie from a difference: recomputes the distribution where two runs first disagree."""
 
-    def __init__(self, requests: list[MixedRequest]) -> None:
+    def __init__(self, requests: list[MixedRequest], **engine_args: Any) -> None:
+        """`engine_args` say which model it is, if not the default one."""
         self.requests = requests
+        self._engine_args = engine_args
         self._model: Any = None
 
     def compare(self, name: str, expected: list[list[int]], actual: list[list[int]]) -> None:
@@ -95,7 +97,7 @@ class Judge:
 
     def _logits(self, token_ids: list[int]) -> np.ndarray:
         if self._model is None:
-            self._model = load_model(EngineArgs(dtype="float32").create_engine_config())
+            self._model = load_model(EngineArgs(dtype="float32", **self._engine_args).create_engine_config())
         count = len(token_ids)
         num_blocks = -(-count // 16)
         cache = self._model.allocate_kv_cache(num_blocks, 16)

@@ -67,6 +67,10 @@ class PagedRunner:
         Logits, float32, in the order of `tokens`: of each sequence's last token, of all tokens, or of none. Rows
         of one token are put first for the batch, as its contract asks, and back in order for the answer.
         """
+        return self.model.compute_logits(self.hidden(tokens, logits))
+
+    def hidden(self, tokens: dict[int, list[int]], logits: Logits = "last") -> torch.Tensor:
+        """The hidden states that a `step` makes logits of."""
         ordered = sorted(tokens, key=lambda sequence: len(tokens[sequence]) > 1)
         positions, slots, wanted = [], [], {}
         for sequence in ordered:
@@ -87,5 +91,4 @@ class PagedRunner:
             logits_indices=torch.cat([wanted[sequence] for sequence in tokens]),
         )
         flat = torch.tensor([token for sequence in ordered for token in tokens[sequence]])
-        hidden = self.model.forward(flat, torch.cat(positions), batch, self.cache)
-        return self.model.compute_logits(hidden)
+        return self.model.forward(flat, torch.cat(positions), batch, self.cache)

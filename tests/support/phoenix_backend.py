@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ends_with_pytest import ends_with_pytest
 from serving import free_port
 
 VARIABLE = "VLLM_OBS_TEST_PHOENIX"
@@ -62,7 +63,9 @@ def phoenix() -> Iterator[Phoenix]:
         }
         with (Path(directory) / "log").open("wb") as log:
             command = [str(PYTHON), "-m", "phoenix.server.main", "serve"]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
+            process = ends_with_pytest(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
+            )
         try:
             deadline = time.monotonic() + START_SECONDS
             while not backend.is_ready():

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ends_with_pytest import ends_with_pytest
 from serving import free_port
 
 COMMAND = shutil.which("prometheus")
@@ -65,8 +66,10 @@ def started(config: Path, *flags: str) -> Iterator[Prometheus]:
     port = free_port()
     given = [f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={config.parent}/data", *flags]
     with (config.parent / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [COMMAND, f"--config.file={config}", *given], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        process = ends_with_pytest(
+            subprocess.Popen(
+                [COMMAND, f"--config.file={config}", *given], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         )
     try:
         _await_ready(port, process)

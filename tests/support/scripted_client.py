@@ -3,20 +3,21 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from step_outputs import Row, step_outputs
 
-from vllm_obs.engine.errors import EngineDeadError, RequestFailedError
+from vllm_obs.engine.errors import EngineDeadError, EngineLostError, RequestFailedError
 from vllm_obs.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineFacts, FinishReason
 
 FACTS = EngineFacts(0, 1, "m", "float32", "cpu", 2048, 49152, 100, 16, 1600, 1.0, 1, 1, [])
 
 
 class ScriptedAsyncClient:
-    """An AsyncMPClient to whom `say` is the engine. `refuse_after` requests, add_request fails as overloaded."""
+    """A DPLBAsyncMPClient whose engine is `say`. `refuse_after` requests, add_request fails as overloaded."""
 
     def __init__(self, refuse_after: int | None = None) -> None:
-        self.facts = FACTS
+        self.engines = [FACTS]
         self.dead_cause: str | None = None
         self.added: list[EngineCoreRequest] = []
         self.aborts: list[tuple[list[str], FinishReason]] = []
@@ -45,6 +46,16 @@ class ScriptedAsyncClient:
         if isinstance(said, Exception):
             raise said
         return said
+
+    def give_up(self, cause: str) -> None:
+        self.dead_cause = cause
+        self.fail(EngineLostError(cause, 0, [request.request_id for request in self.added]))
+
+    def let_in(self, client: Any) -> None:
+        self.dead_cause = None
+
+    async def call_utility(self, method: str, *args: Any) -> Any:
+        raise AssertionError(f"nobody calls {method}")
 
     def shutdown(self) -> None:
         self.was_shut_down = True

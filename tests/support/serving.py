@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from ends_with_pytest import ends_with_pytest
 
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
@@ -33,12 +34,14 @@ class Server:
         self.port = free_port() if port is None else port
         self.log = Path(tempfile.mkstemp(prefix="vllm-obs-test-", suffix=".log")[1])
         with self.log.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "vllm_obs", "serve", "--port", str(self.port), *args],
-                stdin=subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
-                env={**os.environ, **(env or {})},
+            self.process = ends_with_pytest(
+                subprocess.Popen(
+                    [sys.executable, "-m", "vllm_obs", "serve", "--port", str(self.port), *args],
+                    stdin=subprocess.DEVNULL,
+                    stdout=stderr,
+                    stderr=stderr,
+                    env={**os.environ, **(env or {})},
+                )
             )
         self.family: list[psutil.Process] = []
 
@@ -89,8 +92,9 @@ class Server:
     def child(self, title: str) -> psutil.Process:
         """The process of the tree whose title contains `title`."""
         for process in psutil.Process(self.process.pid).children(recursive=True):
-            if title in " ".join(process.cmdline()):
-                return process
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended
+                if title in " ".join(process.cmdline()):
+                    return process
         raise AssertionError(f"no child titled {title}")
 
     def stop(self, seconds: float = 40.0) -> int:

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from ends_with_pytest import ends_with_pytest
 from serving import free_port
 
 START_SECONDS = 60.0
@@ -24,12 +25,14 @@ def dashboard(*flags: str, env: dict[str, str] | None = None) -> Iterator[str]:
     port = free_port()
     log = Path(tempfile.mkstemp(prefix="vllm-obs-pages-", suffix=".log")[1])
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vllm_obs", "dashboard", "--port", str(port), *flags],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **(env or {})},
+        process = ends_with_pytest(
+            subprocess.Popen(
+                [sys.executable, "-m", "vllm_obs", "dashboard", "--port", str(port), *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **(env or {})},
+            )
         )
     address = f"http://127.0.0.1:{port}"
     try:

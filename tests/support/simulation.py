@@ -233,7 +233,10 @@ class Simulation:
             engine, core = self._engine, self._engine.core
             check_core(core, self.world.max_num_seqs)
             core.check_queue()
-            assert core.counters.num_failed_steps == engine.executor.num_failed_steps, "a step failed by itself"
+            num_planted, num_failed = len(engine.executor.failed_steps), core.counters.num_failed_steps
+            # Of a step that fails behind another in a pipeline nobody hears: it was given up with that one.
+            is_right = num_failed <= num_planted if self.world.num_stages > 1 else num_failed == num_planted
+            assert is_right, "a step failed by itself"
             assert engine.books.live == set(core.scheduler.live_ids()), "the records and the scheduler disagree"
             if not self.world.faults.stray:  # an old ADD that comes again is run for nobody
                 self._check_departed(engine.books.live)

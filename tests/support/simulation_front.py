@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from types import SimpleNamespace
 
 from simulation_model import LetterTokenizer, Reply, spelled
 from simulation_requests import Asked
@@ -11,12 +10,12 @@ from simulation_room import Room
 from simulation_wire import Frames
 
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.engine_sockets import EngineSockets, Route
 from vllm_obs.engine.errors import OverloadedError, RequestFailedError
 from vllm_obs.engine.frontend.front_queue import FrontQueue
 from vllm_obs.engine.frontend.open_sequence import SequenceRequest
 from vllm_obs.engine.frontend.output_processor import OutputProcessor
 from vllm_obs.engine.frontend.outputs import SequenceDelta
-from vllm_obs.engine.launch import EngineLink
 from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, FinishReason
 from vllm_obs.engine.queue_bound import QueueLimits
 from vllm_obs.engine.wire import FrameEncoder
@@ -39,14 +38,13 @@ class Ledger(NullRecorder):
 
 
 class SimulatedLink:
-    """The receiving half of EngineLink for one life of the engine."""
+    """The receiving half of EngineSockets for one life of the engine."""
 
-    receive = EngineLink.receive
-    drop = EngineLink.drop
+    receive = EngineSockets.receive
+    drop = EngineSockets.drop
 
     def __init__(self, generation: int, client_index: int) -> None:
-        self.config = SimpleNamespace(generation=generation)
-        self.client_index = client_index
+        self.route = Route(client_index, 0, generation)
         self.num_dropped: Counter[str] = Counter()
         self._recorder = NullRecorder()
 

@@ -1,12 +1,13 @@
 """The simulation's executor: the real InputBatch over a paged cache of hashes, and planted faults."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from random import Random
 from typing import Any
 
 import numpy as np
+from awaited_calls import AwaitedCalls
 from fake_executor import FakeExecutor, done, logprobs_of
 from simulation_model import NUM_TOKENS, beginning, cells_of, chosen, hashed
 from simulation_world import World
@@ -29,12 +30,14 @@ class SimulatedExecutor(FakeExecutor):
         self._world = world
         self._draw = draw
         self._excuse = excuse
+        self._calls = AwaitedCalls() if world.num_stages > 1 else None
+        self._under_way: deque[StepPlan] = deque()
         self._batch = InputBatch(world.max_num_seqs, world.max_model_len, world.block_size, NUM_TOKENS)
         self._plan: StepPlan | None = None
         self._placed: list[tuple[int, int]] = []
         self._computed_from: dict[str, int] = {}
         self.reached: Counter[str] = Counter()
-        self.num_failed_steps = 0
+        self.failed_steps: set[int] = set()
 
     @property
     def row_ids(self) -> set[str]:
@@ -43,14 +46,21 @@ class SimulatedExecutor(FakeExecutor):
 
     def execute_model(self, plan: StepPlan) -> Future[None]:
         """Bring the batch up to the plan and write its cells."""
-        return done(lambda: self._run(plan))
+        self._under_way.append(plan)
+        return self._call(lambda: self._run(plan))
 
     def sample_tokens(self, masks: GrammarMasks | None) -> Future[ModelRunnerOutput]:
         """A token for each row whose last known token was computed."""
-        return done(lambda: self._answer(masks))
+        return self._call(lambda: self._answer(masks))
+
+    def _call(self, act: Callable[[], Any]) -> Future[Any]:
+        """At once, or when an answer is waited for: what a step in flight was to give may be asked by nobody."""
+        return done(act) if self._calls is None else self._calls.call(act)
 
     def _run(self, plan: StepPlan) -> None:
         self._plan = None
+        self._under_way.popleft()
+        self.reached["several steps in flight"] += bool(self._under_way)
         self._check(plan)
         self._break_off(plan, "before")
         rows = self._batch.update(plan).tolist()
@@ -70,12 +80,13 @@ class SimulatedExecutor(FakeExecutor):
             self.reached["prefix hit"] += 1
 
     def _break_off(self, plan: StepPlan, when: str) -> None:
-        """Fail the step, if the seed says so: all that it runs may end with an error."""
+        """Fail the step, if the seed says so: all that it and those behind it run may end with an error."""
         if not plan.num_rows or self._draw.random() >= self._world.faults.failing / 3:
             return
-        for request_id in plan.row_ids:
-            self._excuse(request_id, "internal_error")
-        self.num_failed_steps += 1
+        for each in (plan, *self._under_way):
+            for request_id in each.row_ids:
+                self._excuse(request_id, "internal_error")
+        self.failed_steps.add(plan.step)
         self.reached[f"failed step ({when})"] += 1
         raise RuntimeError("a planted failure of a step")
 
@@ -149,6 +160,9 @@ class SimulatedExecutor(FakeExecutor):
         for other in range(batch.num_rows):
             if not blocks.isdisjoint(batch.block_tables[other, : batch.num_blocks[other]].tolist()):
                 self._excuse(batch.request_ids[other], "invalid_logits")
+        for new in [new for plan in self._under_way for new in plan.new_rows]:
+            if not blocks.isdisjoint(new.block_ids):
+                self._excuse(new.request_id, "invalid_logits")
         self.reached["NaN row"] += 1
 
     def _add_prompt_logprobs_of(self, output: ModelRunnerOutput, row: int, num_tokens: int) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from fake_executor import tiny_config
+from pipelined_executor import pipelined
 
 from vllm_obs.engine.config import VllmConfig
 
@@ -34,6 +34,7 @@ class World:
     """One history's sizes. Moments are ns; `abort` is the share of steps after which somebody leaves.
 
     `max_queued` and `max_queued_tokens` bound the queue (None: nothing does), `max_live` all that the core holds.
+    With several `num_stages` as many steps may be in flight.
     """
 
     num_blocks: int
@@ -44,6 +45,7 @@ class World:
     is_chunked: bool
     policy: str
     max_model_len: int
+    num_stages: int
     num_clients: int
     num_requests: int
     max_queued: int | None
@@ -57,10 +59,11 @@ class World:
     @property
     def config(self) -> VllmConfig:
         """As the engine is given it."""
-        return tiny_config(
-            self.max_model_len,
-            self.block_size,
-            self.enable_prefix_caching,
+        return pipelined(
+            self.num_stages,
+            max_model_len=self.max_model_len,
+            block_size=self.block_size,
+            enable_prefix_caching=self.enable_prefix_caching,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.budget,
             enable_chunked_prefill=self.is_chunked,
@@ -88,6 +91,7 @@ def drawn_world(draw: Random) -> World:
         is_chunked=is_chunked,
         policy=draw.choice(("fcfs", "fcfs", "priority")),
         max_model_len=max_model_len,
+        num_stages=draw.choice((1, 1, 1, 2, 3)),
         num_clients=draw.choice((1, 1, 2)),
         num_requests=draw.randint(5, 24),
         max_queued=draw.randint(0, 5) if draw.random() < 0.3 else None,
