@@ -63,7 +63,7 @@ class EngineArgs:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     data_parallel_rank: int | None = None
-    data_parallel_balancer: str = "least-loaded"
+    data_parallel_balancer: str | None = None
     nnodes: int = 1
     node_rank: int = 0
     master_addr: str = "127.0.0.1"
@@ -195,7 +195,7 @@ class EngineArgs:
             pipeline_parallel_size=self.pipeline_parallel_size,
             data_parallel_size=self.data_parallel_size,
             data_parallel_rank=self.data_parallel_rank,
-            data_parallel_balancer=self.data_parallel_balancer.replace("-", "_"),
+            data_parallel_balancer=(self.data_parallel_balancer or "").replace("-", "_") or None,
             nnodes=self.nnodes,
             node_rank=self.node_rank,
             master_addr=self.master_addr,

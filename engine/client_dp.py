@@ -71,7 +71,7 @@ class DPLBAsyncMPClient:
     @classmethod
     def balanced(cls, config: VllmConfig, engines: Sequence[AsyncMPClient]) -> "DPLBAsyncMPClient":
         """The client of these engines, with the balancer that is configured."""
-        name = config.parallel.data_parallel_balancer
+        name = config.parallel.data_parallel_balancer or fitting_balancer(config.scheduler.num_clients)
         balancer = make_balancer(name, secrets.randbits(32))
         num_together = config.scheduler.max_num_seqs if config.cache.enable_prefix_caching else 1
         return cls(engines, balancer, num_together, has_keys=name == "prefix_affine")
@@ -262,6 +262,11 @@ class DPLBAsyncMPClient:
             self._owners.pop(request_id, None)
         cause = self._last_cause = place.cause or ""
         return EngineLostError(cause, place.client.engine_index, request_ids)
+
+
+def fitting_balancer(num_clients: int) -> str:
+    """The policy for so many API servers: several do not know what the others have sent, and would herd."""
+    return "least_loaded" if num_clients == 1 else "power_of_two"
 
 
 def engine_indices(parallel: ParallelConfig) -> list[int]:

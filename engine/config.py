@@ -152,7 +152,7 @@ class ParallelConfig:
     Of an engine's `world_size` ranks, `stage * tensor_parallel_size + shard` is a shard of a pipeline stage
     (a synthetic engine's are neither). `data_parallel_rank` is this server's own engine among
     `data_parallel_size` where somebody else balances between servers; None where this server owns them all and
-    `data_parallel_balancer` (`engine/balancer.py`) chooses among them.
+    `data_parallel_balancer` (`engine/balancer.py`) chooses among them, None the one that suits the API servers.
     Ranks are spread over `nnodes` hosts in equal runs, and `node_rank` 0, at `master_addr`, has the engine. Hosts
     wait `node_timeout` seconds for each other, and trust who has the key in `cluster_key_file` (None: in the
     environment).
@@ -164,7 +164,7 @@ class ParallelConfig:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     data_parallel_rank: int | None = None
-    data_parallel_balancer: str = "least_loaded"
+    data_parallel_balancer: str | None = None
     nnodes: int = 1
     node_rank: int = 0
     master_addr: str = "127.0.0.1"

@@ -150,7 +150,8 @@ ENGINE_FLAGS = (
     Flag("data_parallel_balancer", "Parallel",
          "Which engine a request goes to: the least loaded, the better of two, in turn, or the one that "
          "has its prefix, unless that one has more than its share.",
-         choices=("least-loaded", "power-of-two", "round-robin", "prefix-affine")),
+         choices=("least-loaded", "power-of-two", "round-robin", "prefix-affine"),
+         default_text="power-of-two with several API servers, else least-loaded"),
     Flag("nnodes", "Parallel", "Hosts that the ranks of an engine are spread over.", parse=whole_number,
          metavar="N"),
     Flag("node_rank", "Parallel", "Which of the hosts this is; 0 serves.", parse=whole_number, metavar="RANK"),
