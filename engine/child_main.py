@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -52,6 +53,16 @@ class Owner:
         """Send the owner one message of plain values."""
         with self._sending:
             write_message(self._status_fd, kind, payload)
+
+    def try_say(self, kind: str, payload: Any = None) -> bool:
+        """As `say`, for a small message, without waiting: whether the owner's pipe had room for it."""
+        with self._sending:
+            poll = select.poll()
+            poll.register(self._status_fd, select.POLLOUT)
+            if not any(events & select.POLLOUT for _, events in poll.poll(0)):
+                return False
+            write_message(self._status_fd, kind, payload)
+            return True
 
     def on_stop(self, callback: Callable[[], None]) -> None:
         """Call `callback()` from another thread when the owner orders this process to end.

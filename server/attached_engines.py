@@ -16,6 +16,8 @@ from vllm_obs.telemetry.recorder import Recorder
 
 logger = logging.getLogger(__name__)
 
+LOOK_SECONDS = 1.0
+
 
 class Attachments:
     """Our ends of the sockets to each engine's life. `route` has this client's index and life."""
@@ -109,10 +111,31 @@ class AttachedEngines:
         return self.client.clients
 
     async def keep(self) -> str:
-        """Why there is no engine any more, once the launcher has given all of them up."""
+        """Why there is no engine any more: the launcher has given all of them up, or nobody here reads them."""
         self._api.is_engine_kept = self._api.server.engine_restarts > 0
         self._api.engine.llm.losses.may_blame = self.may_blame
-        return await asyncio.shield(self._given_up)
+        unread = asyncio.ensure_future(self._wait_unread())
+        try:
+            done, _ = await asyncio.wait({self._given_up, unread}, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            unread.cancel()
+
+    async def _wait_unread(self) -> str:
+        """The cause, once none can be used here though one lives: whoever reads the outputs has failed at it.
+
+        The launcher knows nothing of that, and starts no other: this server has to end.
+        """
+        while True:
+            cause = await self._api.engine.llm.wait_dead()
+            if any(client.dead_cause is None for client in self.client.clients):
+                return cause
+            await asyncio.sleep(LOOK_SECONDS)
+
+    @property
+    def are_given_up(self) -> bool:
+        """Whether the launcher has given all of them up."""
+        return self._given_up.done()
 
     async def close(self) -> None:
         """Attach to nothing any more, and take our ends of the sockets away."""

@@ -109,7 +109,7 @@ class AttachedLifecycle(Lifecycle):
 
     def _tell_suspects(self, digests: list[bytes]) -> None:
         for begin in range(0, len(digests), MAX_SUSPECTS):
-            self._owner.say(SUSPECTS, digests[begin : begin + MAX_SUSPECTS])
+            self._owner.try_say(SUSPECTS, digests[begin : begin + MAX_SUSPECTS])
 
     def _hear_of_suspects(self, payload: Any) -> None:
         if self._api.is_engine_there:
@@ -124,9 +124,8 @@ class AttachedLifecycle(Lifecycle):
 
     def _tell_status(self) -> None:
         status = self._status()
-        if status != self._told:
-            self._told = status
-            self._owner.say(STATUS, write_fields(status))
+        if status != self._told and self._owner.try_say(STATUS, write_fields(status)):
+            self._told = status  # else the launcher reads nothing, which must not hold up streams
 
     def _status(self) -> ServerStatus:
         api = self._api
@@ -145,7 +144,11 @@ class AttachedLifecycle(Lifecycle):
         return await self._stay(await super()._drain(llm))
 
     async def _bury(self, cause: str) -> int:
-        return await self._stay(await super()._bury(cause))
+        code = await super()._bury(cause)
+        if self._engines is not None and self._engines.are_given_up:
+            return await self._stay(code)
+        self._handed.stop()  # others serve, and another takes this one's place at once
+        return code
 
     async def _stay(self, code: int) -> int:
         """Refuse who still comes, until the others have drained too."""

@@ -153,6 +153,11 @@ class LaunchedEngine:
         self._say(GIVEN_UP, cause=cause)
         return cause
 
+    async def clear(self) -> None:
+        """Leave nothing of one that was given up: it may still load, and its ranks may live."""
+        assert self._keeper is not None, "it has been ready"
+        await self._keeper.clear()
+
     async def revive(self) -> bool:
         """Start another though the budget was spent; whether it is there."""
         assert self._keeper is not None, "it has been ready"

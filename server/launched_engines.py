@@ -50,6 +50,7 @@ class LaunchedEngines:
                     self._over.set_result(cause)
                 return
             logger.error("engine %d is given up for now, the others go on: %s", engine.index, cause)
+            await engine.clear()
             await self._rest(engine)
             self._given_up.discard(engine.index)
 

@@ -1,6 +1,7 @@
 """Findings of slowness: what stands still or lags, and workers and front ends that take longer than they need."""
 
 from vllm_obs.telemetry.explain_words import count
+from vllm_obs.telemetry.records import StallBegun
 from vllm_obs.telemetry.verdict_capacity import percent
 from vllm_obs.telemetry.verdict_tally import STALL, StalledStep
 from vllm_obs.telemetry.verdict_window import NS, Finding, WindowFacts
@@ -127,13 +128,15 @@ def _stood(facts: WindowFacts, share: float) -> Finding:
     else:
         did = f"was slow{of_window}" if len(facts.stalls) > 1 else "was slow"
         helps, useless = _SLOW_HELP, _SCHEDULING_USELESS
+    seen = next((each for each in facts.noticed if _overlaps(each, worst)), None)
+    who = (f"Rank {seen.rank}" if seen.rank >= 0 else seen.role) if seen is not None else _rank_words(facts)
     says = (
-        f"{_rank_words(facts)} {did}: step {worst.step} took {_seconds(worst):.2f} s, "
+        f"{who} {did}: step {worst.step} took {_seconds(worst):.2f} s, "
         f"its like take {worst.expected_ns / NS:.2f} s."
     )
     evidence = {
         "stalled_seconds": lost_seconds,
-        "rank": float(worst.rank),
+        "rank": float(worst.rank if seen is None else seen.rank),
         "worst_step": float(worst.step),
         "worst_step_seconds": _seconds(worst),
         "expected_seconds": worst.expected_ns / NS,
@@ -152,6 +155,11 @@ def _lagging(facts: WindowFacts) -> Finding | None:
     evidence: dict[str, float | str] = {"rank": float(rank), "waited_for_share": lags[rank]}
     helps = (f"looking at rank {rank}'s device, core and memory (/inspect/processes)",)
     return Finding("stalled_rank", share, says, evidence, helps, (_LIMITS_USELESS,))
+
+
+def _overlaps(seen: StallBegun, step: StalledStep) -> bool:
+    """Whether that step was under way: the watchdog knows who held it up, where all ranks took as long."""
+    return seen.stuck_at < step.ended_at and step.begun_at < seen.noticed_at
 
 
 def _rank_words(facts: WindowFacts) -> str:

@@ -37,7 +37,7 @@ from vllm_obs.engine.frontend.request_options import RequestOptions, arrival_of
 from vllm_obs.engine.frontend.request_stream import DeltaQueue, RequestStream
 from vllm_obs.engine.frontend.stats_line import StatsLine
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
-from vllm_obs.engine.messages import EngineCoreRequest, EngineFacts, FinishReason
+from vllm_obs.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineFacts, FinishReason
 from vllm_obs.engine.queue_bound import QueueLimits
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.telemetry.recorder import Recorder
@@ -52,6 +52,7 @@ T = TypeVar("T")
 _NUM_TOKENIZER_THREADS = 2
 _SHUTDOWN_SECONDS = 5.0
 _SEQUENCES_A_TURN = 16
+READING_FAILED = "the task that reads the engine's outputs failed"
 
 
 class AsyncLLM:
@@ -334,18 +335,28 @@ class AsyncLLM:
                 return
             except Exception:
                 logger.exception("The task that reads the engine's outputs failed")
-                self._client.give_up("the task that reads the engine's outputs failed")
+                self._client.give_up(READING_FAILED)
 
     async def _read_on(self) -> None:
         while True:
             outputs = await self._client.get_output()
-            self.queue.saw(outputs)
-            aborts = self._outputs.process(outputs)
-            self._stats_line.saw(outputs)
-            self.answers.saw(outputs)
-            self._aborts.send(aborts.stopped, FinishReason.STOP)
-            self._aborts.send(aborts.failed, FinishReason.ERROR)
+            try:
+                self._take(outputs)
+            except Exception:  # who ended with these is no longer among those that the engine is known to have
+                reasons = zip(outputs.request_ids, outputs.finish_reasons, strict=True)
+                ids = [request_id for request_id, reason in reasons if reason >= 0]
+                self._outputs.end(ids, FinishReason.ERROR, RequestFailedError(READING_FAILED, "engine_dead"))
+                self.queue.lost(ids)
+                raise
             await asyncio.sleep(0)  # outputs that wait already must not keep the readers from running
+
+    def _take(self, outputs: EngineCoreOutputs) -> None:
+        self.queue.saw(outputs)
+        aborts = self._outputs.process(outputs)
+        self._stats_line.saw(outputs)
+        self.answers.saw(outputs)
+        self._aborts.send(aborts.stopped, FinishReason.STOP)
+        self._aborts.send(aborts.failed, FinishReason.ERROR)
 
     def _see_whether_dead(self) -> None:
         if self._client.dead_cause is not None:

@@ -86,7 +86,7 @@ def test_more_ranks_than_the_cluster_has_room_for_are_refused(cluster: RayCluste
 
 
 def test_the_same_tokens_over_two_actors(cluster: RayCluster) -> None:
-    mix = mixed_requests(24)
+    mix = mixed_requests()
     with LLM(dtype="float32", max_model_len=2048, kv_cache_memory_bytes=1 << 28, max_num_seqs=1) as llm:
         outputs = llm.generate([r.prompt for r in mix], [r.params for r in mix], use_tqdm=False)
     alone = [output.outputs[0].token_ids for output in outputs]

@@ -329,6 +329,11 @@ def test_an_order_that_nobody_reads_holds_up_nobody() -> None:
         assert child.exit_code == -signal.SIGKILL
 
 
+def test_an_owner_that_reads_nothing_holds_up_nobody() -> None:
+    with child_that("unheard") as child:
+        assert child.wait_for(READY, START_SECONDS) > 100
+
+
 def test_an_order_is_small_and_of_a_child_that_lives() -> None:
     with child_that("leave") as child:
         with pytest.raises(ValueError, match="an order of 5"):

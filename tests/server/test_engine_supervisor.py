@@ -264,6 +264,14 @@ async def test_a_signal_that_somebody_sent_is_no_requests_fault() -> None:
 
 
 @in_loop
+async def test_who_ends_with_the_outputs_that_could_not_be_taken_is_told() -> None:
+    async with kept(engine(), restarts=0) as here:
+        here.app.api.engine.llm.queue.saw = lambda outputs: 1 // 0  # type: ignore[method-assign, assignment]
+        async with asyncio.timeout(20):
+            assert await here.asked({"prompt": "Hi", "max_tokens": 1}) == (500, "engine_dead")
+
+
+@in_loop
 async def test_an_engine_that_lives_on_while_nobody_reads_it_is_ended_first() -> None:
     first, second = engine(), engine()
     async with kept(first, second) as here:

@@ -123,6 +123,18 @@ def _obey(owner: Owner) -> None:
     stopping.wait(60)
 
 
+def _unheard(owner: Owner) -> None:
+    """Speaks for as long as an owner has room that reads nothing, and tells how often that was."""
+    num_said, heard_fd = 0, owner._status_fd
+    reading_fd, owner._status_fd = os.pipe()
+    while owner.try_say("NEWS", "x" * 100):
+        num_said += 1
+    owner._status_fd = heard_fd
+    owner.say(READY, num_said)
+    os.close(reading_fd)
+    time.sleep(60)
+
+
 def _stopped(owner: Owner) -> None:
     owner.say(READY)
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -135,6 +147,7 @@ _BEHAVIOURS = {
     "silent": _silent,
     "obey": _obey,
     "stopped": _stopped,
+    "unheard": _unheard,
     "config error": _raise_config_error,
     "engine dead": _raise_engine_dead,
     "error": _raise,

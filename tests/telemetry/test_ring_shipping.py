@@ -1,6 +1,7 @@
 """Rings of another host are mirrored whole: by this host's clock, with what was lost missing, once, to the end."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -334,7 +335,7 @@ def test_a_new_measurement_of_the_clocks_holds_for_what_comes_then(hosts: TwoHos
         b"",
         b"\x00",
         b"\x92\x01",
-        os.urandom(100),
+        random.Random(1).randbytes(100),
         encode_positions({1: 2})[:-1] + b"\xc1",
         b"\x92\x02\x90",
     ],
