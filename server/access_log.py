@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Sequence
-from http.client import responses
+from http import HTTPStatus
 
 from starlette.routing import BaseRoute, Route
 
@@ -16,6 +16,8 @@ NUM_ARGUMENTS = 5
 """Of uvicorn's access lines; those about what was no request are ours."""
 UNKNOWN = "/(unknown)"
 """Stands for a path that is no route's: whatever somebody typed or tried there is not ours to keep."""
+
+_NAMES: dict[int, str] = {status.value: status.phrase for status in HTTPStatus}
 
 
 class AccessPaths(logging.Filter):
@@ -36,7 +38,7 @@ class AccessPaths(logging.Filter):
             return False
         client, method, _, version, status = arguments
         # uvicorn's own formatter adds the status's name, which readers of its lines may look for.
-        name = responses.get(status, "") if isinstance(status, int) else ""
+        name = _NAMES.get(status, "") if isinstance(status, int) else ""
         record.msg = f"{record.msg} %s (%s)"
         record.args = (client, method, self._shown(path), version, status, name, http_id.get())
         return True

@@ -68,7 +68,8 @@ class AttachedEngines:
     def tell(self, news: EngineNews) -> None:
         """What has become of an engine."""
         index = news.engine_index
-        self._own_deaths[index] = news.is_its_own
+        if news.state == DEAD:  # the next news may come before the loss has been dealt with
+            self._own_deaths[index] = news.is_its_own
         self._attachments.tell(news)
         if news.state == STARTING:
             self._api.engines_given_up.discard(index)

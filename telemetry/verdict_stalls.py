@@ -129,9 +129,8 @@ def _stood(facts: WindowFacts, share: float) -> Finding:
         did = f"was slow{of_window}" if len(facts.stalls) > 1 else "was slow"
         helps, useless = _SLOW_HELP, _SCHEDULING_USELESS
     seen = next((each for each in facts.noticed if _overlaps(each, worst)), None)
-    who = (f"Rank {seen.rank}" if seen.rank >= 0 else seen.role) if seen is not None else _rank_words(facts)
     says = (
-        f"{who} {did}: step {worst.step} took {_seconds(worst):.2f} s, "
+        f"{_rank_words(facts) if seen is None else f'Rank {seen.rank}'} {did}: step {worst.step} took {_seconds(worst):.2f} s, "
         f"its like take {worst.expected_ns / NS:.2f} s."
     )
     evidence = {
@@ -158,8 +157,8 @@ def _lagging(facts: WindowFacts) -> Finding | None:
 
 
 def _overlaps(seen: StallBegun, step: StalledStep) -> bool:
-    """Whether that step was under way: the watchdog knows who held it up, where all ranks took as long."""
-    return seen.stuck_at < step.ended_at and step.begun_at < seen.noticed_at
+    """Whether a rank was seen to hold up that step; by their own times all ranks took as long."""
+    return seen.rank >= 0 and seen.stuck_at < step.ended_at and step.begun_at < seen.noticed_at
 
 
 def _rank_words(facts: WindowFacts) -> str:

@@ -16,7 +16,7 @@ MAX_DIFFERENCES_TOLD = 3
 _EDGE_BYTES = 1 << 20
 _PLACES = {
     "model": ("path", "tokenizer", "model", "served_model_names", "chat_template", "generation"),
-    "parallel": ("node_rank", "cluster_key_file", "node_timeout"),
+    "parallel": ("node_rank", "master_addr", "cluster_key_file", "node_timeout"),
 }
 """Of each part of the configuration what a host may have as it likes, or only host 0 uses."""
 _LIBRARIES = ("torch",)

@@ -11,7 +11,7 @@ from in_loop import in_loop
 from vllm_obs.engine.engine_sockets import Route
 from vllm_obs.server.attached_engines import AttachedEngines, Attachments
 from vllm_obs.server.config import ServerConfig
-from vllm_obs.server.launcher_messages import DEAD, GIVEN_UP, EngineNews
+from vllm_obs.server.launcher_messages import DEAD, EXPECTED, GIVEN_UP, EngineNews
 from vllm_obs.telemetry.recorder import NullRecorder
 
 KILLED = "EngineCore_DP0 was killed by SIGKILL"
@@ -38,6 +38,14 @@ async def test_who_fails_to_read_an_engine_that_lives_ends() -> None:
         engine.say("no outputs")  # type: ignore[arg-type]
         assert "reads the engine's outputs failed" in await asyncio.wait_for(keeping, 20)
         assert not engines.are_given_up
+
+
+@in_loop
+async def test_what_the_launcher_holds_of_a_death_is_not_forgotten_with_its_next_news() -> None:
+    async with kept(FakeEngine(lambda request: [30])) as (engines, _):
+        engines.tell(EngineNews(0, 0, FACTS.pid, DEAD, "EngineCore_DP0 was killed by SIGSEGV", is_its_own=True))
+        engines.tell(EngineNews(0, 0, FACTS.pid, EXPECTED, seconds=1.0))
+        assert engines.may_blame(0, "")
 
 
 @in_loop

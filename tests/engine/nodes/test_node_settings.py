@@ -11,7 +11,8 @@ from vllm_obs.engine.nodes.node_settings import differences, node_settings, weig
 def test_hosts_of_one_command_agree_wherever_their_files_lie() -> None:
     host = cluster_config()
     model = replace(host.model, path="/elsewhere", tokenizer="/elsewhere", served_model_names=("other",))
-    other = replace(host, model=model, parallel=replace(host.parallel, node_rank=1), run_dir="/run")
+    parallel = replace(host.parallel, node_rank=1, master_addr="the-same-host.by-name")
+    other = replace(host, model=model, parallel=parallel, run_dir="/run")
     assert differences(node_settings(host), node_settings(other)) == []
 
 
