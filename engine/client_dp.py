@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from vllm_obs.engine.absent_engine import AbsentEngine
 from vllm_obs.engine.balancer import MAX_PREFIX_TOKENS, EngineLoad, LoadBalancer, make_balancer, prefix_key
 from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS
 from vllm_obs.engine.client_async import AsyncMPClient, Said
 from vllm_obs.engine.config import ParallelConfig, VllmConfig
 from vllm_obs.engine.engine_place import EnginePlace
-from vllm_obs.engine.errors import EngineDeadError, EngineLostError, VllmObsError
+from vllm_obs.engine.errors import EngineDeadError, EngineLostError, StartupError, VllmObsError
 from vllm_obs.engine.launch import ENGINE_MODULE, READY_TIMEOUT_SECONDS
 from vllm_obs.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineFacts, FinishReason
 from vllm_obs.engine.utility_answers import joined_answers
@@ -39,9 +40,13 @@ class DPLBAsyncMPClient:
     ) -> None:
         """`num_together` sequences of a request go to the same engine, whose prefix cache has their prompt then.
 
-        `has_keys` says whether the balancer looks at the keys of requests.
+        `has_keys` says whether the balancer looks at the keys of requests. AbsentEngines are let in later.
         """
-        self._places = {engine.engine_index: EnginePlace(engine) for engine in engines}
+        self._places = {
+            engine.engine_index: EnginePlace(engine, was_there=not isinstance(engine, AbsentEngine))
+            for engine in engines
+        }
+        self._is_one_in = asyncio.Event()
         self._balancer = balancer
         self._num_together = num_together
         self._has_keys = has_keys
@@ -77,13 +82,27 @@ class DPLBAsyncMPClient:
         return cls(engines, balancer, num_together, has_keys=name == "prefix_affine")
 
     async def ready(self, timeout_seconds: float = READY_TIMEOUT_SECONDS) -> list[EngineFacts]:
-        """The facts of all engines, once all of them serve; ConfigError or StartupError of one that cannot."""
-        starting = [asyncio.ensure_future(client.ready(timeout_seconds)) for client in self.clients]
+        """The facts of all engines, once all of them serve; ConfigError or StartupError of one that cannot.
+
+        Absent ones are not waited for, but where all are, the first that is let in is enough.
+        """
+        there = [place.client for place in self._places.values() if place.was_there]
+        if not there:
+            return await self._first_in(timeout_seconds)
+        starting = [asyncio.ensure_future(client.ready(timeout_seconds)) for client in there]
         try:
             return list(await asyncio.gather(*starting))
         finally:
             for start in starting:
                 start.cancel()
+
+    async def _first_in(self, timeout_seconds: float) -> list[EngineFacts]:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._is_one_in.wait()
+        except TimeoutError:
+            raise StartupError(f"no engine was there within {timeout_seconds:g} s") from None
+        return self.engines
 
     @property
     def clients(self) -> list[AsyncMPClient]:
@@ -94,7 +113,7 @@ class DPLBAsyncMPClient:
     def engines(self) -> list[EngineFacts]:
         """The facts of the engines that are there; where none is, of those that were last."""
         up = [place.facts for place in self._places.values() if place.is_up]
-        return up or [place.facts for place in self._places.values()]
+        return up or [place.facts for place in self._places.values() if place.was_there]
 
     @property
     def dead_cause(self) -> str | None:
@@ -123,6 +142,7 @@ class DPLBAsyncMPClient:
         """An engine that is ready takes the place of the one before it; `client` has said nothing yet."""
         self._places[client.engine_index].let_in(client)
         self._last_cause = None
+        self._is_one_in.set()
 
     def adopt(self, client: AsyncMPClient) -> None:
         """What it says is to come out here; call this before it is ready."""

@@ -21,8 +21,10 @@ class EnginePlace:
     model gives no numbers. Nobody is sent there then, while there is another.
     """
 
-    def __init__(self, client: "AsyncMPClient") -> None:
+    def __init__(self, client: "AsyncMPClient", was_there: bool = True) -> None:
         self.client = client
+        self.was_there = was_there
+        """Whether an engine has been here; nobody is told of the loss of one that has not."""
         self.open_ids: dict[str, None] = {}
         self.ailment: Literal["", "stalled", "broken"] = ""
         self.last_sent_at = 0
@@ -87,6 +89,6 @@ class EnginePlace:
 
     def let_in(self, client: "AsyncMPClient") -> None:
         """Another engine is ready in the place of this one."""
-        self.client = client
+        self.client, self.was_there = client, True
         self.cause = self._given_up = None
         self._stats, self._num_sent, self.ailment = _NOTHING_RUNS, 0, ""

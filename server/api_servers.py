@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 60.0
 """How long an API server may take to be ready once the engines are."""
 POLL_SECONDS = 0.01
+API_SERVER_RESTARTS = 3
+"""At least so often each is started again, also where no engine is to be: the others go on serving."""
 
 
 class ApiServers:
@@ -32,13 +34,14 @@ class ApiServers:
             place.on_suspects = partial(self._pass_on, place)
         self._served_by = served_by
         self._forget = forget
-        max_restarts = served_by.server.engine_restarts
+        max_restarts = max(API_SERVER_RESTARTS, served_by.server.engine_restarts)
         self._budgets = [RestartBudget(max_restarts, what=place.title) for place in self.places]
         self._news: dict[int, EngineNews] = {}
         self._standing: dict[str, Any] = {}
         self._restarts: set[asyncio.Task[None]] = set()
         self._is_kept = False
         self._is_stopping = False
+        self._last: list[ApiServerPlace] = []
         self._given_up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
@@ -136,6 +139,8 @@ class ApiServers:
 
     def stop_keeping(self) -> None:
         """Whoever ends from now on stays away."""
+        if not self._is_stopping:
+            self._last = [place for place in self.places if place.is_ready]
         self._is_stopping = True
         for task in self._restarts:
             task.cancel()
@@ -155,10 +160,10 @@ class ApiServers:
         """Requests that are open, as far as is known."""
         return sum(place.status.num_open for place in self.running if place.status is not None)
 
-    @property
-    def num_sequences(self) -> int:
-        """Sequences that engines have, as far as is known."""
-        return sum(place.status.num_sequences for place in self.running if place.status is not None)
+    def num_sequences(self, engine_index: int) -> int:
+        """Sequences that the engine has, as far as is known."""
+        told = [place.status.num_sequences for place in self.running if place.status is not None]
+        return sum(number for each in told for index, number in each if index == engine_index)
 
     @property
     def phases(self) -> set[str]:
@@ -177,8 +182,11 @@ class ApiServers:
 
     @property
     def exit_codes(self) -> list[int]:
-        """How each ended that has; negative for a signal."""
-        return [place.child.exit_code or 0 for place in self.places if place.child is not None]
+        """How each ended that served when they were told to stop; negative for a signal.
+
+        What one had that ended before was cut off then, and one that was not ready had nothing.
+        """
+        return [place.child.exit_code or 0 for place in self._last if place.child is not None]
 
     def close(self) -> None:
         """End what is left of them, now."""

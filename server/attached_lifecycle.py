@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable
 from typing import Any
 
+from vllm_obs.engine.absent_engine import AbsentEngine
 from vllm_obs.engine.child_main import Owner
 from vllm_obs.engine.child_pipe import READY
+from vllm_obs.engine.client_async import AsyncMPClient
 from vllm_obs.engine.client_dp import DPLBAsyncMPClient, engine_indices
 from vllm_obs.engine.codec import write_fields
 from vllm_obs.engine.frontend.async_llm import AsyncLLM
@@ -37,6 +40,8 @@ from vllm_obs.server.state import Engine
 from vllm_obs.server.stop_orders import StopOrders
 from vllm_obs.telemetry.recorder import ProcessRecorder
 
+logger = logging.getLogger(__name__)
+
 REPORT_SECONDS = 0.1
 BUSY_REPORT_SECONDS = 0.02
 """The launcher is told so often of what has changed; a connection that has closed makes room for another."""
@@ -51,18 +56,28 @@ class AttachedLifecycle(Lifecycle):
     """
 
     def __init__(self, settings: ApiServerSettings, recorder: ProcessRecorder, box: NewsBox) -> None:
-        """Wait until there is a life of each engine to attach to. ConfigError or StartupError."""
+        """Wait until there is a life of each engine to attach to. ConfigError or StartupError.
+
+        One that takes the place of another server waits for none: it takes engines as they come.
+        """
         config, server = settings.config, settings.server
         self._settings = settings
         self._box = box
         self._attachments = Attachments(config, settings.route, recorder)
-        lives = box.first_lives(engine_indices(config.parallel), server.startup_timeout)
-        client = DPLBAsyncMPClient.balanced(config, [self._attachments.attach(life) for life in lives])
+        client = DPLBAsyncMPClient.balanced(config, self._first_engines())
         super().__init__(config, server, client, recorder)
         self._client = client
         self._told: ServerStatus | None = None
         self._engines: AttachedEngines | None = None
         self._reporting: asyncio.Task[None] | None = None
+
+    def _first_engines(self) -> list[AsyncMPClient]:
+        config, route = self._settings.config, self._settings.route
+        indices = engine_indices(config.parallel)
+        if route.client_life:  # any of them may rest for minutes, or load, while the others serve
+            return [AbsentEngine(index) for index in indices]
+        lives = self._box.first_lives(indices, self._settings.server.startup_timeout)
+        return [self._attachments.attach(life) for life in lives]
 
     def serve_for(self, owner: Owner, phases: StartupPhases) -> int:
         """Serve until the launcher says that it is over; the exit code."""
@@ -100,6 +115,7 @@ class AttachedLifecycle(Lifecycle):
         serving = await self._http.start_without_listener()
         self._handed = HandedConnections(self._settings.handover, self._http.take)
         self._reporting = asyncio.create_task(self._report(), name="report to the launcher")
+        self._reporting.add_done_callback(self._see_report_end)
         return serving
 
     def _open(self, engine: Engine) -> None:
@@ -122,6 +138,13 @@ class AttachedLifecycle(Lifecycle):
             is_in_use = self._told is not None and self._told.num_connections
             await asyncio.sleep(BUSY_REPORT_SECONDS if is_in_use else REPORT_SECONDS)
 
+    def _see_report_end(self, reporting: "asyncio.Task[None]") -> None:
+        """A server that its launcher knows nothing of any more is to be replaced."""
+        if reporting.cancelled() or self._engines is None:
+            return
+        logger.error("the reports to the launcher ended", exc_info=reporting.exception())
+        self._engines.fail("what reports to the launcher failed")
+
     def _tell_status(self) -> None:
         status = self._status()
         if status != self._told and self._owner.try_say(STATUS, write_fields(status)):
@@ -129,9 +152,9 @@ class AttachedLifecycle(Lifecycle):
 
     def _status(self) -> ServerStatus:
         api = self._api
-        num_sequences = api.engine.llm.num_in_flight if api.is_engine_there else 0
         num_connections, _ = api.count_connections()
-        return ServerStatus(api.phase.value, self._handed.num_taken, num_connections, api.num_open, num_sequences)
+        sequences = [(place.client.engine_index, len(place.open_ids)) for place in self._client.places]
+        return ServerStatus(api.phase.value, self._handed.num_taken, num_connections, api.num_open, sequences)
 
     def _say_ready(self, engine: Engine, sock: socket.socket, started_at: int) -> None:
         self._tell_status()

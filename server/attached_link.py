@@ -1,5 +1,6 @@
 """AttachedLink: an engine's life as an API server sees it that owns none; its launcher tells it what happens."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -22,7 +23,7 @@ class AttachedLink:
         """Listen for that process. ConfigError."""
         self.route = route
         self._cause: str | None = None
-        self._is_lost = False
+        self._lost_at: float | None = None
         self._is_stopped = False
         self._facts: EngineFacts | None = None
         self._exit_callbacks: list[Callable[[str], None]] = []
@@ -48,9 +49,22 @@ class AttachedLink:
     @property
     def exit_cause(self) -> str | None:
         """Why the engine ended, on purpose or not; None while it runs, as far as is known."""
-        if self._cause is None and self._is_lost:
-            return f"{engine_title(self.route.engine_index)} is not connected"
+        if self._cause is None and self._lost_at is not None:
+            return self._lost_cause
         return self._cause
+
+    @property
+    def _lost_cause(self) -> str:
+        return f"{engine_title(self.route.engine_index)} is not connected"
+
+    def give_up_lost(self, timeout_seconds: float) -> str | None:
+        """The cause, where it could not be sent to so long ago and nobody has told its end: we give it up."""
+        if self._cause is not None or self._lost_at is None or self._is_stopped:
+            return None
+        if time.monotonic() - self._lost_at < timeout_seconds:
+            return None
+        self.ended(self._lost_cause)
+        return self._lost_cause
 
     def try_ready(self) -> EngineFacts | None:
         """The engine's facts once it can be sent to, None before. StartupError when it has ended."""
@@ -103,7 +117,7 @@ class AttachedLink:
         try:
             self._sockets.send(frames, flags)
         except EngineDeadError:
-            self._is_lost = True  # the launcher is about to tell why
+            self._lost_at = time.monotonic()  # the launcher is about to tell why
             raise
 
     def receive(self, frames: Sequence[Buffer]) -> EngineCoreOutputs | None:

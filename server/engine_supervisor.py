@@ -110,6 +110,7 @@ class EngineSupervisor:
             self._keepers[facts.engine_index].begin(facts)
         over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         tasks = [asyncio.ensure_future(self._keep(index, over)) for index in self._keepers]
+        tasks.append(asyncio.ensure_future(self._wait_unread(over)))
         try:
             return await over
         finally:
@@ -131,6 +132,13 @@ class EngineSupervisor:
             logger.error("%s is given up for now, the others go on: %s", seat.name, cause)
             await keeper.clear()
             await self._rest(keeper)
+
+    async def _wait_unread(self, over: "asyncio.Future[str]") -> None:
+        """Another engine is of no use where nobody reads what it says."""
+        cause = await self._api.engine.llm.wait_unread()
+        self._api.is_engine_kept = False
+        if not over.done():
+            over.set_result(cause)
 
     async def _rest(self, keeper: EngineKeeper[AsyncMPClient]) -> None:
         """Return once another could be started, or never."""

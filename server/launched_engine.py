@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.engine_process import ENGINE_MODULE, READY_POLL_SECONDS, EngineProcess
+from vllm_obs.engine.errors import VllmObsError
 from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.server.engine_deaths import told_cause
 from vllm_obs.server.engine_keeper import Death, EngineKeeper, KeepLimits
@@ -24,14 +25,14 @@ logger = logging.getLogger(__name__)
 class LaunchedBy:
     """What all engines of a launcher have in common: who is told of them, and how many API servers use them.
 
-    `num_sequences` gives how many sequences are open, for the record of a death.
+    `num_sequences` gives how many sequences an engine has, by its index, for the record of a death.
     """
 
     recorder: Recorder
     tell: Callable[[EngineNews], None]
     limits: KeepLimits
     num_clients: int
-    num_sequences: Callable[[], int] = lambda: 0
+    num_sequences: Callable[[int], int] = lambda engine_index: 0
     module: str = ENGINE_MODULE
 
 
@@ -41,7 +42,7 @@ class OwnedEngine:
     def __init__(self, process: EngineProcess, on_start: Callable[["OwnedEngine"], None]) -> None:
         self.process = process
         self._is_end_recorded = False
-        self._was_ready = False
+        self._is_awaited = True
         self._on_start = on_start
         on_start(self)
 
@@ -57,17 +58,26 @@ class OwnedEngine:
     async def ready(self, timeout_seconds: float) -> EngineFacts:
         """Its facts once it serves; ConfigError or StartupError with its own cause otherwise."""
         deadline = time.monotonic() + timeout_seconds
-        while (facts := self.process.facts()) is None:
-            if time.monotonic() >= deadline:
-                raise self.process.late_error(timeout_seconds)
-            await asyncio.sleep(READY_POLL_SECONDS)
-        self._was_ready = True
+        try:
+            while (facts := self._facts()) is None:
+                if time.monotonic() >= deadline:
+                    raise self.process.late_error(timeout_seconds)
+                await asyncio.sleep(READY_POLL_SECONDS)
+        finally:
+            self._is_awaited = False
         self.process.note_descendants()
         return facts
 
+    def _facts(self) -> EngineFacts | None:
+        try:
+            return self.process.facts()
+        except VllmObsError:
+            self._is_end_recorded = True  # the process has done so
+            raise
+
     def record_end(self) -> None:
-        """It has ended; of one that never was ready whoever waited for it has recorded that."""
-        if self._was_ready and not self._is_end_recorded and self.has_stopped:
+        """It has ended; while somebody waits for it to be ready, that wait records it."""
+        if not self._is_awaited and not self._is_end_recorded and self.has_stopped:
             self._is_end_recorded = True
             self.process.record_exit()
 
@@ -88,6 +98,7 @@ class OwnedEngine:
     def shutdown(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
         """End it within that time, then SIGKILL. Idempotent."""
         self.process.close(timeout_seconds)
+        self._is_awaited = False
         self.record_end()
 
 
@@ -126,7 +137,7 @@ class LaunchedEngine:
         engine.record_end()
         if engine is not self._current or engine.process.dead_cause is None:
             return
-        self._num_open = self._launched_by.num_sequences()
+        self._num_open = self._launched_by.num_sequences(self.index)
         is_its_own = self._keeper is not None and self._keeper.is_its_own(cause)
         self._say(DEAD, cause=cause, is_its_own=is_its_own)
         self._died.set()

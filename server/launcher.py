@@ -123,7 +123,7 @@ class Launcher:
             tell=servers.tell,
             limits=limits,
             num_clients=num_servers,
-            num_sequences=lambda: servers.num_sequences,
+            num_sequences=servers.num_sequences,
             module=self.engine_module,
         )
 

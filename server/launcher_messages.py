@@ -68,14 +68,14 @@ class EngineNews(NamedTuple):
 class ServerStatus(NamedTuple):
     """How an API server is: `num_taken` connections were handed to it so far, and `num_connections` are open.
 
-    `num_open` are its requests, `num_sequences` those that an engine has.
+    `num_open` are its requests, `num_sequences` how many of its sequences each engine has, by the engine's index.
     """
 
     phase: str
     num_taken: int
     num_connections: int
     num_open: int
-    num_sequences: int
+    num_sequences: list[tuple[int, int]]
 
     @classmethod
     def read(cls, payload: Any) -> "ServerStatus":

@@ -129,8 +129,9 @@ def _stood(facts: WindowFacts, share: float) -> Finding:
         did = f"was slow{of_window}" if len(facts.stalls) > 1 else "was slow"
         helps, useless = _SLOW_HELP, _SCHEDULING_USELESS
     seen = next((each for each in facts.noticed if _overlaps(each, worst)), None)
+    who = _rank_words(facts) if seen is None else f"Rank {seen.rank}"
     says = (
-        f"{_rank_words(facts) if seen is None else f'Rank {seen.rank}'} {did}: step {worst.step} took {_seconds(worst):.2f} s, "
+        f"{who} {did}: step {worst.step} took {_seconds(worst):.2f} s, "
         f"its like take {worst.expected_ns / NS:.2f} s."
     )
     evidence = {

@@ -1,5 +1,6 @@
 """What executors of several ranks share: calls go to all of them, the output rank's reply is the answer."""
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -8,7 +9,6 @@ from typing import Any
 
 from vllm_obs.engine.child_pipe import READY
 from vllm_obs.engine.codec_arrays import Buffer
-from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.engine_titles import engine_title
 from vllm_obs.engine.errors import StartupError
@@ -51,6 +51,7 @@ class BroadcastExecutor(ABC):
         self._phases: Phases = []
         self._callbacks: list[Callable[[str], None]] = []
         self._failure: str | None = None
+        self._failing = threading.Lock()
         self._is_closing = False
 
     def initialize(self) -> KVCapacity:
@@ -79,9 +80,11 @@ class BroadcastExecutor(ABC):
 
     def on_failure(self, callback: Callable[[str], None]) -> None:
         """Call `callback(cause)` from any thread when a rank dies; at once, if one has."""
-        self._callbacks.append(callback)
-        if self._failure is not None:
-            callback(self._failure)
+        with self._failing:
+            self._callbacks.append(callback)
+            failure = self._failure
+        if failure is not None:
+            callback(failure)
 
     def shutdown(self) -> None:
         """End every rank within seconds; idempotent."""
@@ -101,7 +104,7 @@ class BroadcastExecutor(ABC):
 
     @abstractmethod
     def _write(self, frames: list[Buffer]) -> None:
-        """Send every rank a command. ShmQueueError."""
+        """Send every rank a command. ShmQueueError; any other error fails the call only."""
 
     @abstractmethod
     def _close(self) -> None:
@@ -136,21 +139,21 @@ class BroadcastExecutor(ABC):
             return future
         try:
             self._write(encode(self._encoder, make(call_id)))
-        except WireError as error:
-            self._calls.refuse(call_id, error)
-        except ShmQueueError as error:
-            if error.is_refusal:
-                self._calls.refuse(call_id, error)
+        except Exception as error:
+            if not isinstance(error, ShmQueueError) or error.is_refusal:
+                self._calls.refuse(call_id, error)  # a call that stayed would be overdue, and end the engine
                 return future
             who = self._titles[error.reader] if error.reader >= 0 else "the queue of plans"
             self._fail(f"{who} takes no plans: {error}")
         return future
 
     def _fail(self, cause: str) -> None:
-        if self._is_closing or self._failure is not None:
-            return
-        self._failure = cause
-        for callback in self._callbacks:
+        with self._failing:
+            if self._is_closing or self._failure is not None:
+                return
+            self._failure = cause
+            callbacks = list(self._callbacks)
+        for callback in callbacks:
             callback(cause)
         self._calls.fail_all(cause)
 

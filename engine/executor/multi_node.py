@@ -73,8 +73,11 @@ class MultiNodeExecutor(MultiprocExecutor):
         remote = self._nodes.messages(kind)
         missing, timeout = self._nodes.missing(), self._config.parallel.node_timeout
         if missing and time.monotonic() - self._made_at > timeout:
+            parallel = self._config.parallel
+            where = f"{parallel.master_addr}, port {parallel.master_port + 1}"
             raise StartupError(
-                f"{', '.join(missing)} did not come within {timeout:g} s: start vllm-obs serve --headless there"
+                f"{', '.join(missing)} did not come within {timeout:g} s (--node-timeout) to {where}: "
+                "start vllm-obs serve --headless there, with the same --master-addr"
             )
         others = range(len(self._ranks), self._config.parallel.world_size)
         return [*super()._messages(kind), *(remote.get(rank) for rank in others)]

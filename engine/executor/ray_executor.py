@@ -1,5 +1,6 @@
 """The executor over Ray: one actor for each rank, on the hosts that Ray has."""
 
+import contextlib
 import logging
 import time
 from dataclasses import replace
@@ -17,7 +18,15 @@ from vllm_obs.engine.executor.commands import Reply, decode
 from vllm_obs.engine.executor.moments import by_our_clock
 from vllm_obs.engine.executor.multiproc import WORKER_MODULE
 from vllm_obs.engine.executor.ray_news import RayNews, RaySeat
-from vllm_obs.engine.executor.ray_port import ActorCallError, ActorLostError, Group, RayPort, RealRay, Reference
+from vllm_obs.engine.executor.ray_port import (
+    ActorCallError,
+    ActorLostError,
+    Group,
+    RayPort,
+    RealRay,
+    Reference,
+    within,
+)
 from vllm_obs.engine.executor.ray_rank import RayRank, Whereabouts
 from vllm_obs.engine.executor.shm_queue import join_frames, split_frames
 from vllm_obs.engine.executor.shm_ring import ShmQueueError
@@ -25,6 +34,8 @@ from vllm_obs.engine.nodes.node_mirrors import NodeMirrors
 from vllm_obs.telemetry.recorder import ProcessRecorder
 
 START_SECONDS = 30.0
+STOP_SECONDS = 3.0
+"""How long the actors may take to end their ranks, before they are ended with them."""
 
 _logger = logging.getLogger(__name__)
 
@@ -102,6 +113,21 @@ class RayExecutor(BroadcastExecutor):
                 raise StartupError(f"{seat.title} cannot be started on {seat.where.hostname}: {error}") from None
             seat.seen_at = time.monotonic()
 
+    def _stop_actors(self) -> None:
+        """Have each actor end its rank and close its run directory; what is not done in time ends with it."""
+
+        def act() -> None:
+            stopped = [self._port.call(seat.actor, "stop") for seat in self._seats]
+            for reference in stopped:
+                with contextlib.suppress(ActorLostError, ActorCallError):
+                    self._port.result(reference, STOP_SECONDS)
+
+        if self._seats:
+            try:
+                within(STOP_SECONDS, act)
+            except Exception as error:
+                _logger.warning("not all ranks ended by themselves: %s", type(error).__name__)
+
     def _take_places(self, deadline: float) -> None:
         """A placement group for each stage: its shards exchange far more than stages do. StartupError."""
         parallel = self._config.parallel
@@ -164,12 +190,14 @@ class RayExecutor(BroadcastExecutor):
 
     def _write(self, frames: list[Buffer]) -> None:
         body = join_frames(frames)
-        self._num_commands += 1
+        number = self._num_commands + 1
         for seat in self._seats:
-            self._port.call(seat.actor, "command", self._num_commands, body)
+            self._port.call(seat.actor, "command", number, body)
+        self._num_commands = number  # where only some have it, those see it again, and say so
 
     def _close(self) -> None:
         self._news.stop()
+        self._stop_actors()
         self._port.remove([seat.actor for seat in self._seats], self._groups)
         self._port.disconnect()
         self._mirrors.close()

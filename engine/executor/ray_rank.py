@@ -22,6 +22,8 @@ from vllm_obs.engine.wire import FrameEncoder
 from vllm_obs.telemetry.ring_shipping import RingShipper
 
 MAX_NEWS = 1024
+SAY_SECONDS = 10.0
+"""How long the rank's words may wait for a place: by then host 0, which asks all the time, is gone or stopped."""
 
 
 class Whereabouts(NamedTuple):
@@ -49,6 +51,8 @@ class RayRank:
         self._num_commands = 0
         self._num_chunks = 0
         self._ranks: AgentRanks | None = None
+        self._unheard = ""
+        """Why something that was said is lost."""
 
     def where(self) -> tuple[Any, ...]:
         """The fields of Whereabouts."""
@@ -87,7 +91,7 @@ class RayRank:
         return received_at, frames, time.monotonic_ns()
 
     def stop(self) -> None:
-        """End the rank."""
+        """End the rank. Idempotent."""
         if self._ranks is not None:
             self._ranks.stop()
             self._directory.close()
@@ -100,13 +104,21 @@ class RayRank:
                 messages.append(self._news.get_nowait())
         except Empty:
             pass
+        if self._unheard:
+            messages.append((NodeFailed(self._unheard, StartupError.exit_code), b""))
         if self._ranks is not None and (chunk := self._shipper.next_chunk()):
             self._num_chunks += 1
             messages.append((RingBytes(self._num_chunks), chunk))
         return messages
 
     def _say(self, message: NodeMessage, body: Buffer = b"") -> None:
-        self._news.put((message, body), timeout=60.0)
+        """From any thread; never raises. Once something was lost, nothing that comes later can be trusted."""
+        if self._unheard:
+            return
+        try:
+            self._news.put((message, body), timeout=SAY_SECONDS)
+        except Full:
+            self._unheard = f"nobody asked rank {self._rank} for its {MAX_NEWS} messages in {SAY_SECONDS:g} s"
 
     def _fail(self, cause: str, exit_code: int = StartupError.exit_code) -> None:
         self._say(NodeFailed(cause, exit_code))

@@ -85,6 +85,7 @@ class AsyncLLM:
         self._handles: dict[str, list[list[str]]] = {}
         self._queues: dict[str, DeltaQueue] = {}
         self._reader: asyncio.Task[None] | None = None
+        self._reading_over: asyncio.Future[str]
         self._aborts = AbortSender(client, self.queue)
         self._threads = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
         self._died = asyncio.Event()
@@ -109,6 +110,7 @@ class AsyncLLM:
         self._fit()
         for facts in self._client.engines:
             self.queue.attach(facts.num_gpu_blocks, facts.engine_index)
+        self._reading_over = asyncio.get_running_loop().create_future()
         self._reader = asyncio.create_task(self._read_outputs(), name="output processor")
 
     def let_in(self, client: Any, facts: EngineFacts) -> None:
@@ -270,6 +272,10 @@ class AsyncLLM:
         await self._died.wait()
         return self.dead_cause or "the engine is gone"
 
+    async def wait_unread(self) -> str:
+        """Return the cause once no outputs are read any more, whatever engine is let in."""
+        return await asyncio.shield(self._reading_over)
+
     def end_open(self) -> None:
         """End what is open with the error `shutting_down`; the readers see it at once."""
         failure = RequestFailedError("The server is shutting down.", "shutting_down")
@@ -325,14 +331,22 @@ class AsyncLLM:
             self._aborts.send(cut, FinishReason.ABORT)
 
     async def _read_outputs(self) -> None:
+        try:
+            await self._read_always()
+        except EngineDeadError as error:
+            self._die(str(error))
+        except Exception:  # even what deals with failures has failed
+            logger.exception("The task that reads the engine's outputs ended")
+            self._die(READING_FAILED)
+
+    async def _read_always(self) -> None:
         while True:
             try:
                 await self._read_on()
             except EngineLostError as loss:
                 self.losses.lose(loss)
-            except EngineDeadError as error:
-                self._die(str(error))
-                return
+            except EngineDeadError:
+                raise
             except Exception:
                 logger.exception("The task that reads the engine's outputs failed")
                 self._client.give_up(READING_FAILED)
@@ -365,9 +379,11 @@ class AsyncLLM:
     def _die(self, cause: str) -> None:
         """No more outputs will come of any engine."""
         self._dead_cause = cause
+        self._died.set()
+        if not self._reading_over.done():
+            self._reading_over.set_result(cause)
         self._outputs.end_all(FinishReason.ERROR, RequestFailedError(cause, "engine_dead"))
         self.queue.clear()
-        self._died.set()
 
 
 def _require_time(deadline_at: int | None, now: int) -> None:

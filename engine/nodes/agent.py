@@ -37,6 +37,8 @@ FAREWELL_SECONDS = 10.0
 """After host 0's engine was told to end: another may take its place, as after a failure that it outlived."""
 PARTING_SECONDS = 1.0
 """How long host 0 may take to close the connection after it was told of a failure."""
+RETRY_SECONDS = 2.0
+"""After a refusal that is not final."""
 HEARTBEAT_SECONDS = 1.0
 
 _logger = logging.getLogger(__name__)
@@ -65,17 +67,17 @@ class Agent:
 
     def run(self) -> int:
         """Serve host 0's engines, one after the other; the exit code. ConfigError when host 0 refuses this host,
-        StartupError when it does not come (back) in time."""
+        StartupError when it does not come (back), or does not take this host, in time."""
         wait_seconds = self._config.parallel.node_timeout
         has_ended = False
         _logger.info("waiting for host 0 at %s for at most %g s", self._endpoint, wait_seconds)
         while True:
-            end = self._serve(wait_seconds)
+            end = self._serve_once_taken(wait_seconds)
             prune_old_rings(self._config.run_dir)
             if isinstance(end, Stopped):
                 return EXIT_STOPPED
             if isinstance(end, Refused):
-                raise ConfigError(f"host 0 at {self._endpoint} refuses this host: {end.cause}")
+                raise self._refused(end, wait_seconds)
             if end is None:
                 if has_ended:
                     _logger.info("host 0 has ended, and so does this host")
@@ -84,6 +86,24 @@ class Agent:
             has_ended = isinstance(end, HostEnded)
             wait_seconds = FAREWELL_SECONDS if has_ended else self._config.parallel.node_timeout
             _logger.info("%s; waiting for host 0 for at most %g s", _told(end), wait_seconds)
+
+    def _serve_once_taken(self, wait_seconds: float) -> Event | None:
+        """As `_serve`, but a refusal that is not final is one only when the time is over."""
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            end = self._serve(deadline - time.monotonic())
+            if not isinstance(end, Refused) or end.is_final or time.monotonic() + RETRY_SECONDS >= deadline:
+                return end
+            _logger.warning("host 0 does not take this host yet: %s", end.cause)
+            if (order := self._next_event(RETRY_SECONDS)) is not None:
+                return order
+
+    def _refused(self, end: Refused, wait_seconds: float) -> ConfigError | StartupError:
+        if end.is_final:
+            return ConfigError(f"host 0 at {self._endpoint} refuses this host: {end.cause}")
+        return StartupError(
+            f"host 0 at {self._endpoint} did not take this host in {wait_seconds:g} s: {end.cause}"
+        )
 
     def _serve(self, wait_seconds: float) -> Event | None:
         """One life of host 0's engine, which has so long to begin; how it ended, None where it did not begin."""

@@ -47,9 +47,10 @@ class Welcomed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Host 0 will not have this host, whatever is tried again."""
+    """Host 0 will not have this host: whatever is tried again, if that is final, else for now."""
 
     cause: str
+    is_final: bool = True
 
 
 class HostLost(NamedTuple):
@@ -143,7 +144,7 @@ class AgentSession:
             self.is_welcome = True
             self._events.put(Welcomed(message.config, message.ring_positions))
         elif isinstance(message, Refusal):
-            self._end(Refused(message.cause))
+            self._end(Refused(message.cause, message.is_final))
         elif isinstance(message, Farewell):
             self._end(HostEnded())
 

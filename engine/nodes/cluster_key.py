@@ -2,12 +2,15 @@
 
 import hashlib
 import hmac
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from vllm_obs.engine.errors import ConfigError
+
+_logger = logging.getLogger(__name__)
 
 KEY_VARIABLE = "VLLM_OBS_CLUSTER_KEY"
 MIN_KEY_CHARS = 16
@@ -53,6 +56,8 @@ def read_cluster_key(key_file: str | None, environ: Mapping[str, str] = os.envir
 def _read(path: str) -> str:
     try:
         with Path(path).open(encoding="utf-8") as file:
+            if (mode := os.fstat(file.fileno()).st_mode & 0o777) & 0o077:
+                _logger.warning("--cluster-key-file %s can be read by others (mode %o): chmod 600", path, mode)
             return file.read(MAX_KEY_CHARS + 2)
     except OSError as error:
         raise ConfigError(f"--cluster-key-file {path}: {error.strerror}") from error

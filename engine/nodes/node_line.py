@@ -146,6 +146,9 @@ class NodeLine:
                     self._user.unreachable(peer)
             except zmq.Again:
                 return False
+            except WireError as error:  # those behind it may be well
+                self.num_dropped += 1
+                _logger.error("a %s for another host cannot be sent: %s", type(message).__name__, error)
             self._unsent.popleft()
         return True
 

@@ -30,9 +30,10 @@ class Welcome(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Host 0 to an agent: it cannot take part, as it is, for this cause."""
+    """Host 0 to an agent: it cannot take part, for this cause: as it is, if that is final, else for now."""
 
     cause: str
+    is_final: bool
 
 
 class Farewell(NamedTuple):

@@ -1,5 +1,6 @@
 """RemoteNodes: host 0's view of the other hosts: who has come, what their ranks said, and whether they live."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -15,7 +16,7 @@ from vllm_obs.engine.nodes.clock_offset import ClockOffset, Exchange
 from vllm_obs.engine.nodes.cluster_key import key_pairs, read_cluster_key
 from vllm_obs.engine.nodes.network import control_endpoint
 from vllm_obs.engine.nodes.node_door import NodeDoor, guard
-from vllm_obs.engine.nodes.node_line import NodeLine
+from vllm_obs.engine.nodes.node_line import LineFullError, NodeLine
 from vllm_obs.engine.nodes.node_messages import (
     Farewell,
     FromRank,
@@ -116,9 +117,10 @@ class RemoteNodes:
 
     def stop(self, is_farewell: bool) -> None:
         """Close; before that tell the agents, if so, that the engine ends because it was told to. Idempotent."""
-        for node in self._nodes:
-            if is_farewell and node.peer and self.failure is None:
-                self._line.send(Farewell(self._config.generation), peer=node.peer)
+        with contextlib.suppress(LineFullError):  # to agents that take nothing: they will see the line close
+            for node in self._nodes:
+                if is_farewell and node.peer and self.failure is None:
+                    self._line.send(Farewell(self._config.generation), peer=node.peer)
         self._line.stop()
 
     def take(self, peer: bytes, message: NodeMessage, body: bytes) -> None:
@@ -177,7 +179,9 @@ class RemoteNodes:
         elif node.peer == peer:
             return
         elif node.peer and self._is_there(node):
-            self._refuse(peer, f"{node.title} is there already; {greeting.hostname:.64} has the same --node-rank")
+            # Or it is the same host, started anew before its silence was noticed: that time comes to an end.
+            cause = f"{node.title} is there already; {greeting.hostname:.64} has the same --node-rank"
+            self._refuse(peer, cause, is_final=False)
         elif node.peer:
             self.unreachable(node.peer)
         elif told := differences(self._settings, greeting.settings):
@@ -194,9 +198,9 @@ class RemoteNodes:
     def _is_there(self, node: _Node) -> bool:
         return self._line.try_send(Ping(time.monotonic_ns(), node.clock.is_known), peer=node.peer)
 
-    def _refuse(self, peer: bytes, cause: str) -> None:
+    def _refuse(self, peer: bytes, cause: str, is_final: bool = True) -> None:
         _logger.warning("a host was refused: %s", cause)
-        self._line.send(Refusal(cause), peer=peer)
+        self._line.send(Refusal(cause, is_final), peer=peer)
 
     def _note(self, node: _Node, said: RankSaid) -> None:
         with self._changed:

@@ -146,7 +146,7 @@ class RankGroup:
         try:
             return wait()
         except RuntimeError as error:
-            _logger.error("an exchange failed: %s", error)  # it has addresses in it, which go no further
+            _logger.error("an exchange failed: %s", str(error))  # with addresses in it, which go no further
             others = [rank for rank in ranks if rank != self._setup.rank]
             seconds, names = (time.monotonic_ns() - begun_at) / 1e9, ", ".join(f"rank {rank}" for rank in others)
             what = "in vain" if "Timed out" in str(error) else "until the connection was lost"

@@ -14,6 +14,7 @@ from fake_executor import expected_output, make_request, tiny_config
 from in_loop import in_loop
 
 from vllm_obs.engine import client_async
+from vllm_obs.engine.absent_engine import AbsentEngine
 from vllm_obs.engine.balancer import make_balancer
 from vllm_obs.engine.client_async import AsyncMPClient
 from vllm_obs.engine.client_dp import DPLBAsyncMPClient, engine_indices
@@ -167,6 +168,42 @@ async def test_without_any_engine_there_is_a_cause_and_nothing_can_be_sent() -> 
     client.shutdown()
     with pytest.raises(EngineDeadError):
         await client.get_output()
+
+
+@in_loop
+async def test_an_absent_engine_is_not_waited_for_and_gets_nothing_until_it_is_let_in() -> None:
+    one, other = engines()
+    client = DPLBAsyncMPClient([one, AbsentEngine(1)], make_balancer("least_loaded", 0))  # type: ignore[list-item]
+    assert await client.ready(5) == [one.facts]
+    for number in range(4):
+        await client.add_request(request(f"r{number}"))
+    await client.abort_requests([])
+    await client.call_utility("ping")
+    assert (len(one.added), client.place(1).is_up, client.dead_cause) == (4, False, None)
+    client.adopt(other)  # type: ignore[arg-type]
+    client.let_in(other)  # type: ignore[arg-type]
+    await client.add_request(request("r4"))
+    assert (ids(other), client.engines) == (["r4"], [one.facts, other.facts])
+    client.shutdown()
+    close(one, other)
+
+
+@in_loop
+async def test_where_all_are_absent_the_first_that_is_let_in_is_enough() -> None:
+    one, other = engines()
+    absent = [AbsentEngine(0), AbsentEngine(1)]
+    client = DPLBAsyncMPClient(absent, make_balancer("least_loaded", 0))
+    with pytest.raises(StartupError, match=r"no engine was there within 0\.01 s"):
+        await client.ready(0.01)
+    assert (client.dead_cause, client.engines, client.num_dropped) == ("EngineCore_DP0 is not there yet", [], {})
+    with pytest.raises(EngineDeadError, match="not there yet"):
+        await client.add_request(request("r0"))
+    ready = asyncio.ensure_future(client.ready(5))
+    await asyncio.sleep(0)
+    client.let_in(other)  # type: ignore[arg-type]
+    assert await ready == [other.facts]
+    client.shutdown()
+    close(one, other)
 
 
 @in_loop

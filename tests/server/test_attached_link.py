@@ -89,11 +89,25 @@ def test_an_engine_that_cannot_be_sent_to_counts_as_gone_before_anybody_says_so(
     with pytest.raises(EngineDeadError, match="not connected"):
         link.send([b"x"])
     assert link.exit_cause == "EngineCore_DP0 is not connected"
+    assert link.give_up_lost(60.0) is None, "the launcher has time to tell why"
     told: list[str] = []
     link.on_exit(told.append)
     link.ended("EngineCore_DP0 exited with code 3")
     link.on_exit(told.append)
     assert told == ["EngineCore_DP0 exited with code 3"] * 2
+    assert link.give_up_lost(0.0) is None, "it has told"
     with pytest.raises(StartupError, match="exited with code 3"):
         link.try_ready()
+    link.close()
+
+
+def test_an_engine_that_cannot_be_sent_to_and_whose_end_nobody_tells_is_given_up(process: EngineProcess) -> None:
+    link = attach(process)
+    told: list[str] = []
+    link.on_exit(told.append)
+    assert link.give_up_lost(0.0) is None
+    with pytest.raises(EngineDeadError):
+        link.send([b"x"])
+    assert link.give_up_lost(0.0) == "EngineCore_DP0 is not connected"
+    assert told == ["EngineCore_DP0 is not connected"]
     link.close()

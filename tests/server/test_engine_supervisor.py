@@ -280,3 +280,15 @@ async def test_an_engine_that_lives_on_while_nobody_reads_it_is_ended_first() ->
         await here.until(Phase.READY)
         assert (first.num_shutdowns, here.engine) == (1, second)
         assert await here.asked() == (200, "")
+
+
+@in_loop
+async def test_a_server_whose_outputs_nobody_reads_any_more_is_not_kept() -> None:
+    def fail(loss: object) -> None:
+        raise RuntimeError("planted")
+
+    async with kept(engine()) as scene:
+        scene.app.api.engine.llm.losses.lose = fail  # type: ignore[method-assign]
+        scene.engine.die(KILLED)
+        assert "reads the engine's outputs failed" in await asyncio.wait_for(asyncio.shield(scene.keeping), 20)
+        assert scene.app.api.phase is Phase.DEAD

@@ -51,7 +51,7 @@ def test_what_is_no_news_is_refused(payload: object) -> None:
 
 
 def test_a_status_arrives_as_it_was_told() -> None:
-    status = ServerStatus("ready", 5, 4, 3, 2)
+    status = ServerStatus("ready", 5, 4, 3, [(0, 2), (1, 7)])
     assert ServerStatus.read(msgpack.unpackb(msgpack.packb(write_fields(status)))) == status
 
 

@@ -56,7 +56,7 @@ class FakeApiServer:
         os._exit(self._code)
 
     def _status(self, phase: str) -> None:
-        self._owner.say(STATUS, write_fields(ServerStatus(phase, 0, 0, 1, 2)))
+        self._owner.say(STATUS, write_fields(ServerStatus(phase, 0, 0, 1, [(0, 2), (1, 1)])))
 
     def _hear(self, kind: str, payload: Any) -> None:
         told = EngineNews.read(payload).state if kind == ENGINE else payload

@@ -53,9 +53,9 @@ class FakeActor:
         for answer in self._pending:
             if not answer.done():
                 answer.set_exception(ActorLostError("ActorDiedError: The actor died"))
-        self.object.stop()
         for pool in self._pools.values():
             pool.shutdown(wait=True)
+        self.object.stop()
 
 
 class FakeRay:

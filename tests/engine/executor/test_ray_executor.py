@@ -11,13 +11,15 @@ from types import ModuleType
 
 import pytest
 from fake_executor import FakeExecutor, make_request, tiny_config
-from fake_ray import FakeRay
+from fake_ray import FakeActor, FakeRay
 
 from vllm_obs.engine.config import ObservabilityConfig, ParallelConfig
 from vllm_obs.engine.errors import ConfigError, EngineDeadError, StartupError
-from vllm_obs.engine.executor import ray_news, ray_port, ray_rank
+from vllm_obs.engine.executor import ray_executor, ray_news, ray_port, ray_rank
 from vllm_obs.engine.executor.ray_executor import RayExecutor
 from vllm_obs.engine.executor.ray_port import RealRay, within
+from vllm_obs.engine.nodes import node_messages
+from vllm_obs.engine.nodes.node_messages import NodeFailed, RankSaid
 from vllm_obs.engine.plan import ModelRunnerOutput, NewRow, StepPlan
 from vllm_obs.telemetry.recorder import NullRecorder
 
@@ -140,6 +142,7 @@ def test_an_actor_that_dies_is_named_with_its_host(start: Start) -> None:
 
 def test_an_actor_that_is_silent_is_lost_after_its_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_news, "SILENCE_SECONDS", 1.5)
+    monkeypatch.setattr(ray_executor, "STOP_SECONDS", 0.2)
     ray = FakeRay()
     executor = start(ray)
     executor.initialize()
@@ -159,6 +162,60 @@ def test_a_rank_that_dies_below_its_actor_is_named(start: Start) -> None:
     os.kill(ray.actors[1].object._ranks.children[1].pid, signal.SIGKILL)
     wait_for(causes)
     assert causes[0].startswith("Worker_TP1 was killed by SIGKILL (on ")
+
+
+def test_ranks_are_told_to_end_before_their_actors_are_ended(start: Start) -> None:
+    ray = FakeRay()
+    executor = start(ray)
+    executor.initialize()
+    executor.shutdown()
+    assert [actor.calls.count("stop") for actor in ray.actors] == [1, 1]
+    assert all(actor.object._directory._lock_fd < 0 for actor in ray.actors)
+
+
+def test_actors_that_do_not_end_their_ranks_are_ended_after_their_time(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_executor, "STOP_SECONDS", 0.2)
+    ray = FakeRay()
+    executor = start(ray)
+    executor.initialize()
+    for actor in ray.actors:
+        actor.is_silent = True
+    executor.shutdown()
+    assert all(actor.is_dead for actor in ray.actors)
+
+
+def test_a_command_that_ray_does_not_take_fails_alone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay()
+    executor = start(ray)
+    executor.initialize()
+    call = ray.call
+
+    def refuse(actor: FakeActor, method: str, *arguments: object) -> object:
+        if method == "command":
+            raise RuntimeError("the cluster is busy")
+        return call(actor, method, *arguments)
+
+    monkeypatch.setattr(ray, "call", refuse)
+    with pytest.raises(RuntimeError, match="the cluster is busy"):
+        executor.execute_model(plan_for("a")).result(0)
+    monkeypatch.setattr(ray, "call", call)
+    assert run(executor, plan_for("a")) == FakeExecutor(8).run(plan_for("a"))
+
+
+def test_words_of_a_rank_that_nobody_asks_for_are_told_to_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_rank, "MAX_NEWS", 2)
+    monkeypatch.setattr(ray_rank, "SAY_SECONDS", 0.05)
+    rank = ray_rank.RayRank(1)
+    for number in range(4):
+        rank._say(RankSaid(1, "LOADED", number))
+    messages = [node_messages.decode(frames)[0] for frames in rank.news(0.1)[1]]
+    assert messages == [
+        RankSaid(1, "LOADED", 0),
+        RankSaid(1, "LOADED", 1),
+        NodeFailed("nobody asked rank 1 for its 2 messages in 0.05 s", 70),
+    ]
 
 
 def test_commands_out_of_order_are_noticed() -> None:

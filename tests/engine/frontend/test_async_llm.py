@@ -293,6 +293,22 @@ def test_a_broken_output_is_the_death_of_the_reader_and_said_so() -> None:
     played(play)
 
 
+def test_a_reader_that_fails_at_a_loss_is_not_gone_in_silence() -> None:
+    def fail(loss: EngineLostError) -> None:
+        raise RuntimeError("planted")
+
+    async def play(stage: Stage) -> None:
+        lost, kept = await stage.reading([5, 6]), await stage.reading([7, 8])
+        stage.llm.losses.lose = fail  # type: ignore[method-assign]
+        stage.client.fail(EngineLostError("it was killed", 1, [stage.id(0)]))
+        for reading in (lost, kept):
+            assert (await reading.end())[-1].finish_reason == "error"
+        assert "reads the engine's outputs" in await asyncio.wait_for(stage.llm.wait_unread(), 5)
+        assert "reads the engine's outputs" in await asyncio.wait_for(stage.llm.wait_dead(), 5)
+
+    assert played(play).endings == ["error"] * 2
+
+
 def test_the_loss_of_one_engine_ends_its_own_streams_and_the_others_go_on() -> None:
     async def play(stage: Stage) -> None:
         lost, kept = await stage.reading([5, 6]), await stage.reading([7, 8])

@@ -1,6 +1,7 @@
 """The executor over several hosts, the second one played by an agent on this host."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -160,9 +161,9 @@ def test_a_second_agent_of_the_same_rank_is_turned_away(agent: StartAgent, host:
     agent(config)
     executor = host(config)
     executor.initialize()
-    other = agent(config)
-    assert other.process.wait(WAIT_SECONDS) == 78
-    assert "is there already" in other.log.read_text()
+    other = agent(replace(config, parallel=replace(config.parallel, node_timeout=3.0)))
+    assert other.process.wait(WAIT_SECONDS) == 70
+    assert re.search(r"did not take this host in 3 s: Node_1 \(.*\) is there already", other.log.read_text())
     assert run(executor, plan_for("a")) == FakeExecutor(8).run(plan_for("a"))
 
 

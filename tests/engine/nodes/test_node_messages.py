@@ -27,7 +27,7 @@ from vllm_obs.engine.wire import FrameEncoder
 MESSAGES: list[NodeMessage] = [
     Greeting(1, "host-b", 4711, {"model.dtype": "float32"}),
     Welcome({"model": {"dtype": "float32"}}, b"positions"),
-    Refusal("no"),
+    Refusal("no", False),
     Farewell(3),
     Ping(5, True),
     Pong(5, 6, 7),
