@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import psutil
 import pytest
 from process_watch import gone
 
@@ -322,6 +323,8 @@ def test_an_order_that_nobody_reads_holds_up_nobody() -> None:
         child.wait_for(READY, START_SECONDS)
         payload = "x" * 4000
         begun_at = time.monotonic()
+        while psutil.Process(child.pid).status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() - begun_at < START_SECONDS
         while child.order("ADD", payload):
             assert time.monotonic() - begun_at < START_SECONDS
         assert not child.order("ADD", 1) or not child.order("ADD", payload)

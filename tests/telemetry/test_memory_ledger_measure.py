@@ -61,6 +61,7 @@ def test_parts_with_addresses_are_what_is_resident_there(block: tuple[mmap.mmap,
 
 
 def test_what_a_part_of_the_start_added_is_taken_from_the_heap() -> None:
+    held = [b"%d" % number * 500 for number in range(20_000)]  # so that there is a heap of that size
     plain = measure(Holding("APIServer_0", os.getpid()))
     added = {"libraries": 20_000_000, "tokenizer": 1_000_000}
     split = measure(Holding("APIServer_0", os.getpid(), added=added))
@@ -74,6 +75,7 @@ def test_what_a_part_of_the_start_added_is_taken_from_the_heap() -> None:
     # No part is larger than what there is.
     assert set(all_of_it.parts) & {"heap", "tokenizer"} == set()
     assert all_of_it.resident_bytes >= sum(all_of_it.parts.values())
+    assert len(held) == 20_000
 
 
 def test_a_process_that_is_gone_or_hidden_is_not_measured(tmp_path: Path) -> None:
