@@ -2,7 +2,7 @@
 
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.pause_state import PauseState
-from vllm_obs.engine.queue_bound import REASON_OF, EngineLoad, QueueBound, QueueLimits
+from vllm_obs.engine.queue_bound import REASON_OF, QueueBound, QueueLimits, QueueLoad
 from vllm_obs.engine.scheduler import Scheduler
 
 
@@ -34,10 +34,10 @@ class CoreQueue:
         """It was scheduled, or has ended; harmless where it did not wait."""
         self._bound.remove(request_id)
 
-    def _load(self) -> EngineLoad:
+    def _load(self) -> QueueLoad:
         scheduler = self._scheduler
         admits = scheduler.pause == PauseState.NONE and scheduler.num_waiting == len(self._bound)
-        return EngineLoad(
+        return QueueLoad(
             len(scheduler.running) if admits else self._bound.limits.max_num_seqs,  # who was preempted goes first
             sum(max(1, request.num_tokens - request.num_computed_tokens) for request in scheduler.running),
             scheduler.kv_cache.pool.num_available,

@@ -67,7 +67,7 @@ class QueueLimits(NamedTuple):
         return self.max_num_reqs is not None or self.max_num_tokens is not None
 
 
-class EngineLoad(NamedTuple):
+class QueueLoad(NamedTuple):
     """What the next step has already: sequences, and tokens of its budget for them; and blocks nobody holds."""
 
     num_running: int
@@ -112,7 +112,7 @@ class QueueBound:
         self._held.clear()
         self.num_tokens = 0
 
-    def why_full(self, new: Sequence[int], load: EngineLoad, num_reserved: int = 0) -> Full | None:
+    def why_full(self, new: Sequence[int], load: QueueLoad, num_reserved: int = 0) -> Full | None:
         """Which bound has no room for more sequences with so many tokens each; None where all of them fit.
 
         `num_reserved` come behind them, whose tokens nobody knows yet; each has one at least.
@@ -121,7 +121,7 @@ class QueueBound:
             return None
         return self._over(*self.would_wait(new, load, num_reserved))
 
-    def would_wait(self, new: Sequence[int], load: EngineLoad, num_reserved: int = 0) -> tuple[int, int]:
+    def would_wait(self, new: Sequence[int], load: QueueLoad, num_reserved: int = 0) -> tuple[int, int]:
         """How many sequences, of how many tokens, would wait if these came: what is held to the bounds."""
         num_reqs, num_tokens = self._in_all(new, num_reserved)
         num_leaving, num_leaving_tokens = self._leaving(chain(new, repeat(1, num_reserved)), load)
@@ -138,7 +138,7 @@ class QueueBound:
             return "max_num_queued_tokens"
         return None
 
-    def _leaving(self, new: Iterable[int], load: EngineLoad) -> tuple[int, int]:
+    def _leaving(self, new: Iterable[int], load: QueueLoad) -> tuple[int, int]:
         """How many of those that wait or come, and tokens of theirs, the next step is sure to take."""
         limits = self.limits
         num_slots = limits.max_num_seqs - load.num_running

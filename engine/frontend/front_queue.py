@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from vllm_obs.engine.errors import OverloadedError, RequestError
 from vllm_obs.engine.frontend.refusal_notice import RefusalNotice
 from vllm_obs.engine.messages import EngineCoreOutputs
-from vllm_obs.engine.queue_bound import REASON_OF, EngineLoad, QueueBound, QueueLimits
+from vllm_obs.engine.queue_bound import REASON_OF, QueueBound, QueueLimits, QueueLoad
 
 MAX_RETRY_SECONDS = 60
 NUM_DEPARTURES = 256
@@ -182,9 +182,9 @@ class FrontQueue:
         self._notice.refused(told)
         raise OverloadedError(told, REASON_OF[full], self.retry_after_seconds)
 
-    def _load(self) -> EngineLoad:
+    def _load(self) -> QueueLoad:
         num_decoding = self._num_open() - len(self._bound) - len(self._prefilling) + self._num_leaving
-        return EngineLoad(
+        return QueueLoad(
             num_decoding + len(self._prefilling),
             num_decoding + sum(self._prefilling.values()),
             int(sum(num * (1 - self._usage[engine]) for engine, num in self._num_blocks.items())),

@@ -6,14 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psutil
 import pytest
-from mixed_requests import Judge, MixedRequest, mixed_requests
+from mixed_requests import Judge, mixed_requests
 from observed_server import ObservedServer, await_that, total
 from process_watch import gone
-from serving import MODEL, Server
+from serving import Server
 
 from vllm_obs.engine.frontend.llm import LLM
 
@@ -43,24 +42,6 @@ def server() -> Iterator[ObservedServer]:
         running.close()
 
 
-def body(request: MixedRequest) -> dict[str, Any]:
-    params = request.params
-    return {
-        "model": MODEL,
-        "prompt": request.prompt,
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "top_k": params.top_k,
-        "seed": params.seed,
-        "repetition_penalty": params.repetition_penalty,
-        "presence_penalty": params.presence_penalty,
-        "max_tokens": params.max_tokens,
-        "min_tokens": params.min_tokens,
-        "ignore_eos": True,
-        "return_token_ids": True,
-    }
-
-
 def states(server: Server) -> dict[str, str]:
     status, ready = server.request("GET", "/readyz")
     assert (status, ready["status"]) == (200, "ready")
@@ -70,7 +51,7 @@ def states(server: Server) -> dict[str, str]:
 def test_the_tokens_of_one_process_and_each_engine_has_its_share(server: ObservedServer) -> None:
     mix = mixed_requests()
     with ThreadPoolExecutor(len(mix)) as pool:
-        replies = list(pool.map(lambda request: server.server.request("POST", TEXT, body(request)), mix))
+        replies = list(pool.map(lambda request: server.server.request("POST", TEXT, request.body), mix))
     assert {status for status, _ in replies} == {200}
     with LLM(**LIGHT) as llm:
         outputs = llm.generate([r.prompt for r in mix], [r.params for r in mix], use_tqdm=False)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mixed_requests import Judge, MixedRequest, mixed_requests
 from ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
-from serving import MODEL, Server, serving
+from serving import Server, serving
 
 from vllm_obs.engine.frontend.llm import LLM
 
@@ -106,10 +106,7 @@ def test_the_same_tokens_over_two_actors(cluster: RayCluster) -> None:
 
 
 def ask(server: Server, request: MixedRequest) -> list[int]:
-    names = ("temperature", "top_p", "top_k", "seed", "repetition_penalty", "presence_penalty")
-    fields = {name: getattr(request.params, name) for name in (*names, "max_tokens", "min_tokens")}
-    body = {"model": MODEL, "prompt": request.prompt, "ignore_eos": True, "return_token_ids": True, **fields}
-    status, reply = server.request("POST", "/v1/completions", body)
+    status, reply = server.request("POST", "/v1/completions", request.body)
     assert status == 200, reply
     tokens: list[int] = reply["choices"][0]["token_ids"]
     return tokens

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from mixed_requests import Judge, MixedRequest, mixed_requests
-from serving import MODEL, serving
+from serving import serving
 
 from vllm_obs.engine.frontend.llm import LLM
 from vllm_obs.telemetry.recorder import MemoryRecorder
@@ -92,24 +92,6 @@ def test_the_same_tokens_over_http(mix: Mix, alone: list[list[int]], judge: Judg
         serving("--dtype", "float32", "--max-model-len", "2048", *flags) as server,
         ThreadPoolExecutor(len(mix)) as pool,
     ):
-        replies = list(pool.map(lambda request: server.request("POST", "/v1/completions", body(request)), mix))
+        replies = list(pool.map(lambda request: server.request("POST", "/v1/completions", request.body), mix))
     assert {status for status, _ in replies} == {200}
     judge.compare("http", alone, [reply["choices"][0]["token_ids"] for _, reply in replies])
-
-
-def body(request: MixedRequest) -> dict[str, Any]:
-    params = request.params
-    return {
-        "model": MODEL,
-        "prompt": request.prompt,
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "top_k": params.top_k,
-        "seed": params.seed,
-        "repetition_penalty": params.repetition_penalty,
-        "presence_penalty": params.presence_penalty,
-        "max_tokens": params.max_tokens,
-        "min_tokens": params.min_tokens,
-        "ignore_eos": True,
-        "return_token_ids": True,
-    }

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from mixed_requests import Judge, MixedRequest, mixed_requests
 from process_watch import gone
-from serving import MODEL
 from two_hosts import HostProcess, TwoHosts, two_hosts, why_not
 
 from vllm_obs.engine.frontend.llm import LLM
@@ -185,10 +184,7 @@ def test_the_same_tokens_over_two_hosts(
     agent.note_family()
 
     def ask(request: MixedRequest) -> list[int]:
-        params = request.params
-        names = ("temperature", "top_p", "top_k", "seed", "repetition_penalty", "presence_penalty")
-        fields = {name: getattr(params, name) for name in (*names, "max_tokens", "min_tokens")}
-        return completion(server, model=MODEL, prompt=request.prompt, ignore_eos=True, **fields)
+        return completion(server, **request.body)
 
     with ThreadPoolExecutor(len(mix)) as pool:
         tokens = list(pool.map(ask, mix))

@@ -1,6 +1,6 @@
 """The queue's bound: by number and by tokens, beside what the next step is sure to take."""
 
-from vllm_obs.engine.queue_bound import EngineLoad, QueueBound, QueueLimits
+from vllm_obs.engine.queue_bound import QueueBound, QueueLimits, QueueLoad
 
 LIMITS = QueueLimits(
     max_num_reqs=3,
@@ -10,8 +10,8 @@ LIMITS = QueueLimits(
     is_chunked=True,
     block_size=10,
 )
-IDLE = EngineLoad(num_running=0, num_busy_tokens=0, num_free_blocks=1000)
-FULL = EngineLoad(num_running=2, num_busy_tokens=2, num_free_blocks=1000)
+IDLE = QueueLoad(num_running=0, num_busy_tokens=0, num_free_blocks=1000)
+FULL = QueueLoad(num_running=2, num_busy_tokens=2, num_free_blocks=1000)
 
 
 def bound(*num_tokens: int, limits: QueueLimits = LIMITS) -> QueueBound:
@@ -21,7 +21,7 @@ def bound(*num_tokens: int, limits: QueueLimits = LIMITS) -> QueueBound:
     return made
 
 
-def num_more(queue: QueueBound, load: EngineLoad, num_tokens: int = 5) -> int:
+def num_more(queue: QueueBound, load: QueueLoad, num_tokens: int = 5) -> int:
     """How many more of that length are let in, one by one."""
     count = 0
     while queue.why_full([num_tokens], load) is None:

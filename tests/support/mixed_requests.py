@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from serving import MODEL
 
 from vllm_obs.engine.args import EngineArgs
 from vllm_obs.engine.attention.batch import AttentionBatch
@@ -16,6 +17,16 @@ from vllm_obs.engine.sampling_params import SamplingParams
 LOGPROB_TIE = 1e-4
 DRAW_TIE = 1e-5
 VOCAB = 49152
+ASKED = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "repetition_penalty",
+    "presence_penalty",
+    "max_tokens",
+    "min_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,12 @@ class MixedRequest:
 
     prompt: list[int]
     params: SamplingParams
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The same for /v1/completions, with the ids of its tokens in the reply."""
+        fields = {name: getattr(self.params, name) for name in ASKED}
+        return {"model": MODEL, "prompt": self.prompt, "ignore_eos": True, "return_token_ids": True, **fields}
 
 
 def mixed_requests(count: int = 64) -> list[MixedRequest]:
