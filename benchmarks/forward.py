@@ -1,11 +1,15 @@
-"""Prints how long a forward pass of the default model takes: decode steps by batch size, prompts by length."""
+"""Prints how long a forward pass of the default model takes: decode steps by batch size, prompts by length.
+
+With several --quantization they take turns, step by step, so that what else the machine does is shared out evenly.
+"""
 
 import argparse
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 from vllm_obs.engine.worker.threads import limit_spinning
 
@@ -16,17 +20,21 @@ import torch  # noqa: E402
 from vllm_obs.engine.args import EngineArgs  # noqa: E402
 from vllm_obs.engine.attention.batch import AttentionBatch  # noqa: E402
 from vllm_obs.engine.config import Dtype, VllmConfig  # noqa: E402
+from vllm_obs.engine.kernels.cpu.program import LABEL_FIELD, Records, Times  # noqa: E402
+from vllm_obs.engine.model.compiled_decoder import CompiledDecoder  # noqa: E402
 from vllm_obs.engine.model.interface import DecoderModel, PagedKVCache  # noqa: E402
 from vllm_obs.engine.model.loader import load_model  # noqa: E402
+from vllm_obs.engine.model.operator_label import read_label  # noqa: E402
 
 BLOCK_SIZE = 16
 DECODE_ROWS = (1, 2, 4, 8, 16, 32)
 PROMPT_TOKENS = (128, 512, 2048)
 
 
-def config(model: str | None, dtype: Dtype) -> VllmConfig:
+def config(model: str | None, dtype: Dtype, quantization: str) -> VllmConfig:
     """A model with a context of 4096 tokens, or its own limit where that is less."""
-    whole = EngineArgs(model=model, dtype=dtype, device="cpu").create_engine_config()
+    arguments = EngineArgs(model=model, dtype=dtype, device="cpu", quantization=quantization)
+    whole = arguments.create_engine_config()
     return replace(whole, model=replace(whole.model, max_model_len=min(4096, whole.model.max_model_len)))
 
 
@@ -56,42 +64,87 @@ class Steps:
         self.model.compute_logits(hidden)
 
 
-def timed(run: Callable[[], None], seconds: float) -> str:
-    """Best and median milliseconds over that many seconds, and page faults of the median step."""
-    run()
-    times: list[float] = []
-    faults: list[int] = []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end or len(times) < 3:
-        faults_before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        begun = time.perf_counter()
+class OperatorTimes:
+    """A watch that sums up what each operator took."""
+
+    def __init__(self) -> None:
+        self.nanoseconds: dict[str, int] = {}
+
+    def program_ran(self, records: Records, times: Times) -> None:
+        """Add a program's calls."""
+        moments = times[:, 0] * 10**9 + times[:, 1]
+        for number, (begin, end) in zip(records[:, LABEL_FIELD].tolist(), pairwise(moments.tolist()), strict=True):
+            name = read_label(number).name
+            self.nanoseconds[name] = self.nanoseconds.get(name, 0) + end - begin
+
+    def text(self, num_steps: int) -> str:
+        """Milliseconds a step, the longest first."""
+        ordered = sorted(self.nanoseconds.items(), key=lambda item: -item[1])
+        return ", ".join(f"{name} {took / 1e6 / num_steps:.2f}" for name, took in ordered)
+
+
+def timed(runs: Sequence[Callable[[], None]], seconds: float) -> list[str]:
+    """Best and median milliseconds over that many seconds, and page faults of the median step, of each."""
+    for run in runs:
         run()
-        times.append(time.perf_counter() - begun)
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults_before)
-    middle = len(times) // 2
-    best, median = min(times) * 1e3, sorted(times)[middle] * 1e3
-    return f"{best:8.1f} {median:8.1f} {sorted(faults)[middle]:8d}"
+    times: list[list[tuple[float, int]]] = [[] for _ in runs]
+    end = time.monotonic() + seconds * len(runs)
+    while time.monotonic() < end or len(times[-1]) < 3:
+        for run, found in zip(runs, times, strict=True):
+            faults_before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            begun = time.perf_counter()
+            run()
+            took = time.perf_counter() - begun
+            found.append((took, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults_before))
+    lines = []
+    for found in times:
+        ordered = sorted(found)
+        median, faults = ordered[len(ordered) // 2]
+        lines.append(f"{ordered[0][0] * 1e3:8.1f} {median * 1e3:8.1f} {faults:8d}")
+    return lines
+
+
+def operators(steps: Steps, run: Callable[[], None], num_steps: int = 20) -> str:
+    """What each operator takes of a step, with a clock read between all kernels."""
+    if not isinstance(steps.model, CompiledDecoder):
+        return "not compiled"
+    watch = OperatorTimes()
+    steps.model.watch_kernels(watch)
+    for _ in range(num_steps):
+        run()
+    steps.model.watch_kernels(None)
+    return watch.text(num_steps)
 
 
 def main() -> None:
-    """Load the model once, then time each shape."""
+    """Load the model once for each form, then time each shape."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=None)
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="bfloat16")
+    parser.add_argument("--quantization", nargs="*", default=["auto"], help="auto, none, or both")
     parser.add_argument("--context", type=int, default=192, help="tokens in the cache of each decoding sequence")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long to repeat each shape")
+    parser.add_argument("--rows", type=int, nargs="*", default=DECODE_ROWS)
+    parser.add_argument("--prompts", type=int, nargs="*", default=PROMPT_TOKENS)
+    parser.add_argument("--operators", action="store_true", help="also what each operator takes, in ms")
     arguments = parser.parse_args()
-    begun = time.perf_counter()
-    model = load_model(config(arguments.model, arguments.dtype))
-    print(f"{arguments.dtype}, {torch.get_num_threads()} threads, loaded in {time.perf_counter() - begun:.2f} s")
-    steps = Steps(model, 32 * (arguments.context // BLOCK_SIZE) + 2048 // BLOCK_SIZE + 1)
-    print("step                     best ms   median   faults")
-    for rows in DECODE_ROWS:
-        run = partial(steps.run, rows, 1, arguments.context)
-        print(f"decode {rows:3d} rows        {timed(run, arguments.seconds)}", flush=True)
-    for tokens in PROMPT_TOKENS:
-        run = partial(steps.run, 1, tokens, tokens)
-        print(f"prompt {tokens:4d} tokens     {timed(run, arguments.seconds)}", flush=True)
+    forms: list[Steps] = []
+    for quantization in arguments.quantization:
+        begun = time.perf_counter()
+        model = load_model(config(arguments.model, arguments.dtype, quantization))
+        took = time.perf_counter() - begun
+        print(f"{quantization}, {arguments.dtype}, {torch.get_num_threads()} threads, loaded in {took:.2f} s")
+        forms.append(Steps(model, 32 * (arguments.context // BLOCK_SIZE) + 2048 // BLOCK_SIZE + 1))
+    print("step                          best ms   median   faults")
+    shapes = [(f"decode {rows:4d} rows", (rows, 1, arguments.context)) for rows in arguments.rows]
+    shapes += [(f"prompt {tokens:4d} tokens", (1, tokens, tokens)) for tokens in arguments.prompts]
+    for name, shape in shapes:
+        runs = [partial(steps.run, *shape) for steps in forms]
+        lines = timed(runs, arguments.seconds)
+        for quantization, steps, run, line in zip(arguments.quantization, forms, runs, lines, strict=True):
+            print(f"{name:18} {quantization:6} {line}", flush=True)
+            if arguments.operators:
+                print(f"    {operators(steps, run)}", flush=True)
 
 
 if __name__ == "__main__":

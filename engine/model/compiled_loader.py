@@ -11,15 +11,19 @@ from vllm_obs.engine.kernels.cpu.jit import Machine, this_machine
 from vllm_obs.engine.kernels.cpu.linear import PackedMatrix, paired_order
 from vllm_obs.engine.kernels.cpu.linear_tile import UNROLLED, panel_outputs
 from vllm_obs.engine.kernels.cpu.program import Kernels, compiled_kernels
+from vllm_obs.engine.model.block_weights import BlockEmbedding
 from vllm_obs.engine.model.compiled_decoder import CompiledDecoder
-from vllm_obs.engine.model.compiled_step import CompiledLayer, CompiledLayers, PackedHead, StepPrograms
+from vllm_obs.engine.model.compiled_memory import move_in_step_order
+from vllm_obs.engine.model.compiled_step import CompiledLayer, CompiledLayers, StepPrograms
 from vllm_obs.engine.model.layer_tensors import LayerTensors
 from vllm_obs.engine.model.linear import Linear
+from vllm_obs.engine.model.linear_calls import Matrix, PackedHead
 from vllm_obs.engine.model.parallel_load import each_layer
 from vllm_obs.engine.model.peers import ALONE, Place
 from vllm_obs.engine.model.rope import rotation_table
 from vllm_obs.engine.model.sharded import embedding_of, head_of
 from vllm_obs.engine.model.stage_ends import Inlet, ReceivedStates, SentStates
+from vllm_obs.engine.model.stored_matrix import MatrixSource, StoredMatrix, packed_blocks
 from vllm_obs.engine.model.tensor_names import EMBEDDING, FINAL_NORM, LM_HEAD, layer_prefix
 from vllm_obs.engine.model.weights import Weights
 from vllm_obs.engine.startup_phases import startup_part
@@ -31,12 +35,12 @@ def load_compiled(config: VllmConfig, weights: Weights, place: Place = ALONE) ->
     shape = place.partition.local(config.model.architecture)
     if machine is None or not _fits(config, shape, weights, machine):
         return None
-    tensors = LayerTensors(config.model.architecture, weights, place.partition)
+    source = MatrixSource.of(config.model, weights, place.partition)
     try:
-        return _load(_Builder(config, tensors, place, machine, _FINEST[config.model.dtype]))
+        return _load(_Builder(config, source, place, machine, _FINEST[config.model.dtype]))
     except _OutOfRangeError:
         # Every rank by itself: what it hands on is float32 whatever it holds.
-        return _load(_Builder(config, tensors, place, machine, "bfloat16"))
+        return _load(_Builder(config, source, place, machine, "bfloat16"))
 
 
 _FINEST = {"float32": "float32", "float16": "float16", "bfloat16": "float16"}
@@ -52,7 +56,7 @@ class _OutOfRangeError(Exception):
 def _load(builder: "_Builder") -> CompiledDecoder:
     shape = _cache_shape(builder.config, builder.local, builder.stored_name)
     with ThreadPoolExecutor(1, thread_name_prefix="compile") as pool:
-        kernels = pool.submit(compiled_kernels, builder.machine, shape, builder.stored_name)
+        kernels = pool.submit(compiled_kernels, builder.machine, shape, builder.forms())
         return builder.decoder(kernels)
 
 
@@ -76,7 +80,7 @@ def _fits(config: VllmConfig, model: ModelArchitecture, weights: Weights, machin
 @dataclass(frozen=True)
 class _Builder:
     config: VllmConfig
-    tensors: LayerTensors
+    source: MatrixSource
     place: Place
     machine: Machine
     stored_name: str
@@ -88,6 +92,11 @@ class _Builder:
         return dtype
 
     @property
+    def tensors(self) -> LayerTensors:
+        """Tensors of numbers."""
+        return self.source.tensors
+
+    @property
     def local(self) -> ModelArchitecture:
         """The shape of what this rank has."""
         return self.place.partition.local(self._model)
@@ -95,6 +104,11 @@ class _Builder:
     @property
     def _model(self) -> ModelArchitecture:
         return self.config.model.architecture
+
+    def forms(self) -> tuple[str, ...]:
+        """What its matrices are held in."""
+        words = EMBEDDING if self._model.tie_word_embeddings else LM_HEAD
+        return self.source.forms(self.place.partition.layers(self._model), words, self.stored_name)
 
     def decoder(self, kernels: "Future[Kernels]") -> CompiledDecoder:
         """All of it; the kernels are compiled meanwhile."""
@@ -104,6 +118,8 @@ class _Builder:
             inlet, matrix = self._inlet_and_head()
         with startup_part("pack layers"):
             layers = each_layer(lambda number: self._layer(own_layers[number]), len(own_layers))
+        with startup_part("move weights"):
+            move_in_step_order(layers, matrix)
         with startup_part("wait for kernels"):
             compiled = kernels.result()
         return CompiledDecoder(
@@ -126,28 +142,39 @@ class _Builder:
             outlet=None if partition.is_last_stage else SentStates(peers),
         )
 
-    def _inlet_and_head(self) -> tuple[Inlet, PackedMatrix | None]:
+    def _inlet_and_head(self) -> tuple[Inlet, Matrix | None]:
         """Where the residual stream comes from, and the matrix of the head, if there are words for it here."""
-        (partition, peers), tensors, is_tied = self.place, self.tensors, self._model.tie_word_embeddings
+        (partition, peers), is_tied = self.place, self._model.tie_word_embeddings
         inlet: Inlet = ReceivedStates(self._model.hidden_size, peers)
-        matrix: torch.Tensor | None = None
+        words: StoredMatrix | None = None
         if partition.is_first_stage or (partition.is_last_stage and is_tied):
-            matrix = self._stored(tensors.words(EMBEDDING))
+            words = self._words(EMBEDDING)
         if partition.is_first_stage:
-            assert matrix is not None
-            inlet = embedding_of(matrix, self.place, self._model)
+            assert words is not None
+            inlet = self._embedding(words)
         if partition.is_last_stage and not is_tied:
-            matrix = self._stored(tensors.words(LM_HEAD))
-        if not partition.is_last_stage or matrix is None or not len(matrix):
+            words = self._words(LM_HEAD)
+        if not partition.is_last_stage or words is None or not len(words.rows):
             return inlet, None
-        return inlet, PackedMatrix.pack(matrix, self.machine)
+        return inlet, self._packed(words)
+
+    def _words(self, name: str) -> StoredMatrix:
+        """Numbers as they are held."""
+        words = self.source.words(name)
+        return words if words.type_name is not None else StoredMatrix(self._stored(words.rows), None)
+
+    def _embedding(self, words: StoredMatrix) -> Inlet:
+        if words.type_name == "Q8_0" and self.place.partition.num_shards == 1:
+            return BlockEmbedding(words.rows)
+        values = words.rows if words.type_name is None else self._stored(self.tensors.words(EMBEDDING))
+        return embedding_of(values, self.place, self._model)
 
     def _head(self, own_words: PackedHead | None) -> Linear | None:
         return head_of(own_words, self.place, self._model) if self.place.partition.is_last_stage else None
 
     def _layer(self, number: int) -> CompiledLayer:
-        prefix, tensors = layer_prefix(number), self.tensors
-        matrix, bias = tensors.qkv(prefix + "self_attn.")
+        prefix, source, tensors = layer_prefix(number), self.source, self.tensors
+        matrix, bias = source.qkv(prefix)
         qkv = self._packed(matrix)
         pairs = paired_order(self.local.intermediate_size, self.machine)
         return CompiledLayer(
@@ -156,15 +183,17 @@ class _Builder:
             qkv_bias=None if bias is None else _padded(bias, qkv.padded_outputs),
             query_norm=_float(tensors.head_norm(prefix + "self_attn.q_norm.weight")),
             key_norm=_float(tensors.head_norm(prefix + "self_attn.k_norm.weight")),
-            output=self._packed(tensors.output(prefix + "self_attn.")[0]),
+            output=self._packed(source.output(prefix)),
             post_attention_norm=self._norm(prefix + "post_attention_layernorm.weight"),
-            gate_up=self._packed(tensors.gate_up(prefix + "mlp.", pairs)[0]),
-            down=self._packed(tensors.down(prefix + "mlp.")[0]),
+            gate_up=self._packed(source.gate_up(prefix, pairs)),
+            down=self._packed(source.down(prefix)),
             window=tensors.window(number) or 0,
         )
 
-    def _packed(self, matrix: torch.Tensor) -> PackedMatrix:
-        return PackedMatrix.pack(self._stored(matrix), self.machine)
+    def _packed(self, matrix: StoredMatrix) -> Matrix:
+        if matrix.type_name is not None:
+            return packed_blocks(matrix, self.machine)
+        return PackedMatrix.pack(self._stored(matrix.rows), self.machine)
 
     def _stored(self, matrix: torch.Tensor) -> torch.Tensor:
         converted = matrix.to(self.stored)

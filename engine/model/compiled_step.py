@@ -1,6 +1,6 @@
 """The kernel calls of one step: a template made at load, completed with the step's addresses and counts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -8,10 +8,10 @@ import torch
 
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.kernels.cpu.attention import queries_a_piece
-from vllm_obs.engine.kernels.cpu.linear import PackedMatrix
 from vllm_obs.engine.kernels.cpu.linear_finish import Finish
-from vllm_obs.engine.kernels.cpu.program import LABEL_FIELD, RECORD_FIELDS, Kernel, Kernels, Records
+from vllm_obs.engine.kernels.cpu.program import LABEL_FIELD, RECORD_FIELDS, Kernel, Kernels, Records, record
 from vllm_obs.engine.model.interface import Progress, unwatched
+from vllm_obs.engine.model.linear_calls import Matrix, code_bytes, linear_call, room_for_codes, set_linear
 from vllm_obs.engine.model.operator_label import Operator, label
 from vllm_obs.engine.model.peers import Peers
 
@@ -26,14 +26,14 @@ class CompiledLayer:
     """
 
     input_norm: torch.Tensor
-    qkv: PackedMatrix
+    qkv: Matrix
     qkv_bias: torch.Tensor | None
     query_norm: torch.Tensor | None
     key_norm: torch.Tensor | None
-    output: PackedMatrix
+    output: Matrix
     post_attention_norm: torch.Tensor
-    gate_up: PackedMatrix
-    down: PackedMatrix
+    gate_up: Matrix
+    down: Matrix
     window: int
 
 
@@ -77,6 +77,10 @@ _FINISH_OPERATORS = (
 """What the calls of a layer are called, in their order."""
 
 
+_FEW_TOKENS = 64
+"""Up to so many a step is one program, and of its layers is told in the end: it takes tens of milliseconds."""
+
+
 class StepPrograms:
     """Runs layers, one program each; where shards share them, up to each sum over the shards."""
 
@@ -88,6 +92,7 @@ class StepPrograms:
         self._peers = compiled.peers
         self._eps = int(np.float32(compiled.eps).view(np.int32))
         self._shape = kernels.shape
+        self._code_bytes = max(code_bytes(each.qkv, each.output, each.gate_up, each.down) for each in layers)
         self._has_head_norm = layers[0].query_norm is not None
         self._attend_template = np.stack([self._attend_calls(layer) for layer in layers])
         self._finish_template = np.stack([self._finish_calls(layer) for layer in layers])
@@ -104,41 +109,56 @@ class StepPrograms:
 
         `step.residual` is used up.
         """
-        residual, room = step.residual, _Room(self._layers[0], step.residual, self._peers is not None)
+        residual, room = step.residual, self._room(step.residual)
         pieces = attention_pieces(step.batch, queries_a_piece(self._kernels.machine, self._shape))
         attend = self._attending(step, room, rotations, pieces)
-        finish = self._finishing(residual, room)
-        last, final_norm = len(self._layers) - 1, self._final_norm
-        for number in range(last if final_norm is not None else last + 1):
-            self._run_layer(attend[number], finish[number], residual, room, num_threads)
-            step.on_layer()
+        calls = np.concatenate((attend, self._finishing(residual, room)), 1)
+        last, final_norm, chosen = len(self._layers) - 1, self._final_norm, step.batch.logits_indices
         if final_norm is None:
+            self._run_layers(calls, _Run(residual, room, num_threads), step.on_layer)
             return residual
-        self._kernels.run(attend[last], num_threads)
+        if _is_all(chosen, len(residual)):
+            self._run_layers(calls, _Run(residual, room, num_threads, self._final_call(residual)), step.on_layer)
+            return residual
+        # In the last layer, from the attention on, only the rows that are asked for matter.
+        attend_last = calls[last, : attend.shape[1]]
+        self._run_layers(calls[:last], _Run(residual, room, num_threads, attend_last), step.on_layer)
         step.on_layer()
-        chosen = step.batch.logits_indices  # from here on only the rows that are asked for matter
         residual, room.attended = residual.index_select(0, chosen), room.attended.index_select(0, chosen)
         if len(residual):
-            finish_last, final = self._finishing(residual, room)[last], self._final_call(residual, final_norm)
-            if self._peers is None:
-                self._kernels.run(np.concatenate((finish_last, final)), num_threads)
-            else:
-                self._run_layer(finish_last[:0], finish_last, residual, room, num_threads)
-                self._kernels.run(final, num_threads)
+            rest = _Run(residual, room, num_threads, self._final_call(residual))
+            self._run_layers(self._finishing(residual, room)[last:], rest)
         return residual
 
-    def _run_layer(
-        self, attend: Records, finish: Records, residual: torch.Tensor, room: "_Room", num_threads: int
-    ) -> None:
-        if self._peers is None:
-            self._kernels.run(np.concatenate((attend, finish)), num_threads)
+    def _room(self, residual: torch.Tensor) -> "_Room":
+        return _Room(self._layers[0], residual, self._code_bytes, self._peers is not None)
+
+    def _run_layers(self, calls: Records, run: "_Run", on_layer: Progress = unwatched) -> None:
+        """Calls of whole layers (layers, calls, fields), or of their ends, and what comes `after`."""
+        if self._peers is not None:
+            for layer in calls:
+                self._run_shared(layer, run, self._peers)
+                on_layer()
+            self._kernels.run(run.after, run.num_threads)
             return
-        assert room.partial is not None
-        partial = room.partial[: len(residual)]
-        self._kernels.run(np.concatenate((attend, finish[:1])), num_threads)
-        residual.add_(self._peers.total(partial))
-        self._kernels.run(finish[1:], num_threads)
-        residual.add_(self._peers.total(partial))
+        if len(run.residual) <= _FEW_TOKENS:
+            # Threads that go back to sleep between layers cost as much as a small layer.
+            self._kernels.run(np.concatenate((calls.reshape(-1, calls.shape[2]), run.after)), run.num_threads)
+            for _ in calls:
+                on_layer()
+            return
+        for layer in calls:
+            self._kernels.run(layer, run.num_threads)
+            on_layer()
+        self._kernels.run(run.after, run.num_threads)
+
+    def _run_shared(self, layer: Records, run: "_Run", peers: Peers) -> None:
+        """A layer up to each of its two sums over the shards."""
+        assert run.room.partial is not None
+        partial, middle = run.room.partial[: len(run.residual)], len(layer) - len(_FINISH_OPERATORS) + 1
+        for part in (layer[:middle], layer[middle:]):
+            self._kernels.run(part, run.num_threads)
+            run.residual.add_(peers.total(partial))
 
     def _attend_calls(self, layer: CompiledLayer) -> Records:
         """A layer up to its attention, with what does not change from step to step."""
@@ -146,14 +166,14 @@ class StepPrograms:
         qkv, finish = layer.qkv, Finish.STORE if layer.qkv_bias is None else Finish.BIAS
         num_hidden = len(layer.input_norm)
         calls = [
-            _call(Kernel.NORM, {3: layer.input_norm.data_ptr(), 7: num_hidden, 8: 1, 10: self._eps}),
-            _linear_call(qkv, finish, 0 if layer.qkv_bias is None else layer.qkv_bias.data_ptr()),
+            record(Kernel.NORM, {3: layer.input_norm.data_ptr(), 7: num_hidden, 8: 1, 10: self._eps}),
+            linear_call(qkv, finish, 0 if layer.qkv_bias is None else layer.qkv_bias.data_ptr()),
         ]
         if layer.query_norm is not None and layer.key_norm is not None:
             for weight, num_heads in ((layer.query_norm, shape.num_heads), (layer.key_norm, shape.num_kv_heads)):
                 fields = {7: shape.head_dim, 8: num_heads, 9: 4 * shape.head_dim, 10: self._eps}
-                calls.append(_call(Kernel.NORM, {3: weight.data_ptr(), **fields}))
-        calls += [_call(Kernel.ROTATE, {}), _call(Kernel.ATTEND, {10: layer.window})]
+                calls.append(record(Kernel.NORM, {3: weight.data_ptr(), **fields}))
+        calls += [record(Kernel.ROTATE, {}), record(Kernel.ATTEND, {10: layer.window})]
         return np.stack(calls)
 
     def _finish_calls(self, layer: CompiledLayer) -> Records:
@@ -162,10 +182,10 @@ class StepPrograms:
         to_stream = Finish.ADD if self._peers is None else Finish.STORE
         return np.stack(
             [
-                _linear_call(layer.output, to_stream, 0),
-                _call(Kernel.NORM, {3: norm.data_ptr(), 7: len(norm), 8: 1, 10: self._eps}),
-                _linear_call(layer.gate_up, Finish.SILU_MUL, 0),
-                _linear_call(layer.down, to_stream, 0),
+                linear_call(layer.output, to_stream, 0),
+                record(Kernel.NORM, {3: norm.data_ptr(), 7: len(norm), 8: 1, 10: self._eps}),
+                linear_call(layer.gate_up, Finish.SILU_MUL, 0),
+                linear_call(layer.down, to_stream, 0),
             ]
         )
 
@@ -175,7 +195,7 @@ class StepPrograms:
         qkv, qkv_stride = room.qkv.data_ptr(), 4 * room.qkv.shape[1]
         calls = self._attend_template.copy()
         _set_norm(calls[:, 0], step.residual, room.normed)
-        _set_linear(calls[:, 1], room.normed, room.qkv)
+        set_linear(calls[:, 1], room.normed, room.qkv, room.codes)
         if self._has_head_norm:
             keys = qkv + 4 * shape.num_heads * shape.head_dim
             calls[:, 2, 1], calls[:, 3, 1] = qkv, keys
@@ -195,15 +215,17 @@ class StepPrograms:
     def _finishing(self, residual: torch.Tensor, room: "_Room") -> Records:
         calls = self._finish_template.copy()
         target = residual if room.partial is None else room.partial
-        _set_linear(calls[:, 0], room.attended, target)
+        set_linear(calls[:, 0], room.attended, target, room.codes)
         _set_norm(calls[:, 1], residual, room.normed)
-        _set_linear(calls[:, 2], room.normed, room.gated)
-        _set_linear(calls[:, 3], room.gated, target)
+        set_linear(calls[:, 2], room.normed, room.gated, room.codes)
+        set_linear(calls[:, 3], room.gated, target, room.codes)
         calls[:, 2:, 7] = len(residual)  # the room may be for more rows
         return calls
 
-    def _final_call(self, residual: torch.Tensor, weight: torch.Tensor) -> Records:
-        call = _call(Kernel.NORM, {3: weight.data_ptr(), 7: len(weight), 8: 1, 10: self._eps})[None]
+    def _final_call(self, residual: torch.Tensor) -> Records:
+        weight = self._final_norm
+        assert weight is not None
+        call = record(Kernel.NORM, {3: weight.data_ptr(), 7: len(weight), 8: 1, 10: self._eps})[None]
         call[:, LABEL_FIELD] = label(Operator.NORM_FINAL)
         _set_norm(call, residual, residual)
         return call
@@ -215,36 +237,29 @@ class _Room:
     `partial` is a shard's part of what is added to the residual stream.
     """
 
-    def __init__(self, layer: CompiledLayer, residual: torch.Tensor, is_shared: bool = False) -> None:
+    def __init__(self, layer: CompiledLayer, residual: torch.Tensor, num_code_bytes: int, is_shared: bool) -> None:
         num_tokens = len(residual)
         self.normed = torch.empty_like(residual)
         self.partial = torch.empty_like(residual) if is_shared else None
         self.qkv = residual.new_empty(num_tokens, layer.qkv.padded_outputs)
         self.attended = residual.new_empty(num_tokens, layer.output.num_inputs)
         self.gated = residual.new_empty(num_tokens, layer.down.num_inputs)
+        self.codes = room_for_codes(num_tokens, num_code_bytes)
 
 
-class PackedHead:
-    """A packed matrix as a product by itself: hidden states (R, hidden) to logits, both float32."""
+@dataclass(frozen=True)
+class _Run:
+    """What layers run on, and calls that come after them."""
 
-    def __init__(self, kernels: Kernels, matrix: PackedMatrix) -> None:
-        self._kernels = kernels
-        self._matrix = matrix
-
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        return multiply(self._kernels, hidden, self._matrix, torch.get_num_threads())
+    residual: torch.Tensor
+    room: _Room
+    num_threads: int
+    after: Records = field(default_factory=lambda: np.empty((0, RECORD_FIELDS), np.int64))
 
 
-def multiply(kernels: Kernels, x: torch.Tensor, matrix: PackedMatrix, num_threads: int) -> torch.Tensor:
-    """x (R, in) float32 → (R, out) float32, a view where the last panel is padded."""
-    x = x.contiguous()
-    out = x.new_empty(len(x), matrix.padded_outputs)
-    if len(x):
-        call = _linear_call(matrix, Finish.STORE, 0)[None]
-        call[:, LABEL_FIELD] = label(Operator.LINEAR_LM_HEAD)
-        _set_linear(call, x, out)
-        kernels.run(call, num_threads)
-    return out[:, : matrix.num_outputs]
+def _is_all(chosen: torch.Tensor, num_tokens: int) -> bool:
+    """Whether the logits of every token are asked for, in order."""
+    return len(chosen) == num_tokens and bool((chosen == torch.arange(num_tokens)).all())
 
 
 def attention_pieces(batch: AttentionBatch, queries_a_piece: int) -> Pieces:
@@ -263,26 +278,6 @@ def attention_pieces(batch: AttentionBatch, queries_a_piece: int) -> Pieces:
     sizes = np.where(is_whole, queries_a_piece, 1)
     columns = (starts[rows] + begin, sizes, (ends - lengths)[rows] + begin, rows)
     return np.ascontiguousarray(np.stack(columns, 1))
-
-
-def _call(kernel: Kernel, fields: dict[int, int]) -> Records:
-    """One call's record; field 0 is the kernel, the others count from 1."""
-    record = np.zeros(RECORD_FIELDS, np.int64)
-    record[0] = kernel
-    for number, value in fields.items():
-        record[number] = value
-    return record
-
-
-def _linear_call(matrix: PackedMatrix, finish: Finish, bias: int) -> Records:
-    num_strips, num_inputs, _ = matrix.strips.shape
-    fields = {3: matrix.strips.data_ptr(), 4: num_inputs, 8: num_strips, 9: int(finish), 10: bias}
-    return _call(Kernel.LINEAR, fields)
-
-
-def _set_linear(calls: Records, x: torch.Tensor, out: torch.Tensor) -> None:
-    calls[:, 1:3] = x.data_ptr(), 4 * x.shape[1]
-    calls[:, 5:8] = out.data_ptr(), 4 * out.shape[1], len(x)
 
 
 def _set_norm(calls: Records, x: torch.Tensor, out: torch.Tensor) -> None:

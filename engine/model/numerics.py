@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import psutil
 import torch
 
 from vllm_obs.engine.model.linear import Linear, PackedLinear, PlainLinear
@@ -57,6 +56,8 @@ def choose_numerics(dtype: torch.dtype, device: torch.device, num_parameters: in
     if dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies_bfloat16()):
         return Numerics(device, dtype, dtype, activations=dtype, attention=dtype, cache=dtype, is_packed=True)
     wide = torch.float32
+    import psutil  # here: compiled kernels do without
+
     if 4 * num_parameters > _MAX_SHARE_OF_MEMORY * psutil.virtual_memory().available:
         return Numerics(device, dtype, dtype, activations=dtype, attention=wide, cache=dtype, is_packed=False)
     return Numerics(device, dtype, wide, activations=wide, attention=wide, cache=wide, is_packed=True)

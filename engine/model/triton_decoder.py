@@ -1,5 +1,6 @@
 """The decoder family through Triton's kernels: matrix products are torch's, everything between them is ours."""
 
+import logging
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -7,7 +8,7 @@ import torch
 
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.attention.kv_cache import BlockedKVCache
-from vllm_obs.engine.kernels.triton.configs import CAPABILITIES, Configs, configs_for
+from vllm_obs.engine.kernels.triton.configs import CAPABILITIES, Configs, configs_for, configs_of_card
 from vllm_obs.engine.kernels.triton.paged_attention import (
     AttentionShape,
     RaggedRows,
@@ -23,6 +24,8 @@ from vllm_obs.engine.model.decoder import Decoder
 from vllm_obs.engine.model.interface import PagedKVCache, Progress, unwatched
 from vllm_obs.engine.model.layers import DecoderLayer, RMSNorm
 
+_logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class TritonCard:
@@ -37,7 +40,9 @@ class TritonCard:
         if capability is None:
             return cls(configs_for(CAPABILITIES[0]), num_processors=1)
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        return cls(configs_for(10 * capability[0] + capability[1]), properties.multi_processor_count)
+        configs, reason = configs_of_card(properties.name, 10 * capability[0] + capability[1])
+        _logger.info("Kernel table: %s", reason)
+        return cls(configs, properties.multi_processor_count)
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,18 @@ class TritonDecoder:
             on_layer()
         return plain.outlet(residual if made is None else residual + made)
 
+    def warm_decodes(self, kv_cache: PagedKVCache, max_seq_len: int) -> None:
+        """Run a padding token with every number of splits that keys may come in: each is a kernel of its own."""
+        device = self.rotations.device
+        token, nowhere = (torch.full((1,), value, dtype=torch.int64, device=device) for value in (0, -1))
+        starts = torch.arange(2, dtype=torch.int32, device=device)
+        tables = torch.zeros((1, 1), dtype=torch.int64, device=device)
+        rows = RaggedRows(tables, starts, torch.ones(1, dtype=torch.int32, device=device), max_query_len=1)
+        reach = 1
+        while reach < 2 * max_seq_len:
+            self.run(DeviceTokens(token, token, nowhere, rows, min(reach, max_seq_len)), None, kv_cache)
+            reach *= 2
+
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits (R, vocab) in float32 from hidden states (R, hidden); (R, 0) but on the first shard."""
         return self.plain.compute_logits(hidden)
@@ -128,9 +145,12 @@ class TritonDecoder:
 def ragged_rows(batch: AttentionBatch) -> RaggedRows:
     """A step's rows, on the device of its block tables, without waiting for it."""
     device = batch.block_tables.device
-    numbers = [0, *accumulate(batch.query_lens), *batch.seq_lens]
+    query_starts = [0, *accumulate(batch.query_lens)]
+    # Both begin at a multiple of 16 bytes: for another address Triton would compile the kernels anew.
+    gap = [0] * (-len(query_starts) % 4)
+    numbers = [*query_starts, *gap, *batch.seq_lens]
     both = torch.tensor(numbers, dtype=torch.int32, pin_memory=device.type == "cuda").to(device, non_blocking=True)
-    starts, seq_lens = both[: len(batch.query_lens) + 1], both[len(batch.query_lens) + 1 :]
+    starts, seq_lens = both[: len(query_starts)], both[len(query_starts) + len(gap) :]
     return RaggedRows(batch.block_tables.contiguous(), starts, seq_lens, max(batch.query_lens))
 
 

@@ -1,5 +1,6 @@
 """Where a model's tensors come from: one interface over safetensors, GGUF and random numbers."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from vllm_obs.engine.model.tensor_part import WHOLE, TensorPart, span
 
 
 class Weights(Protocol):
-    """The tensors of one model, in host memory."""
+    """The tensors of one model, in host memory; random ones may be on the device."""
 
     def shapes(self) -> dict[str, Shape]:
         """The shape of every tensor, by name."""
@@ -28,7 +29,7 @@ class Weights(Protocol):
 def open_weights(model: ModelConfig) -> Weights:
     """The weights a configuration names. ConfigError names the first tensor missing or of another shape."""
     if model.source == "dummy":
-        return DummyWeights(model.architecture, model.seed)
+        return _dummy_weights(model)
     opened: Weights = (
         GGUFWeights(model.path, model.architecture)
         if model.source == "gguf"
@@ -36,6 +37,13 @@ def open_weights(model: ModelConfig) -> Weights:
     )
     check_tensors(model.architecture, opened.shapes(), model.path)
     return opened
+
+
+def _dummy_weights(model: ModelConfig) -> "DummyWeights":
+    """Drawn where they are needed."""
+    if model.device == "cpu":
+        return DummyWeights(model.architecture, model.seed)
+    return DummyWeights(model.architecture, model.seed, model.device, getattr(torch, model.dtype))
 
 
 class SafetensorsWeights:
@@ -63,12 +71,24 @@ class SafetensorsWeights:
 
 
 class DummyWeights:
-    """Random weights, a function of seed and name alone, scaled to keep activations near 1."""
+    """Random weights, a function of seed, name and kind of device alone, scaled to keep activations near 1.
 
-    def __init__(self, architecture: ModelArchitecture, seed: int) -> None:
+    On a GPU they are drawn there, in the model's dtype: a large model takes the host minutes.
+    """
+
+    def __init__(
+        self,
+        architecture: ModelArchitecture,
+        seed: int,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self._shapes = dict(expected_tensors(architecture))
         self._numbers = {name: number for number, name in enumerate(self._shapes)}
         self._seed = seed
+        self._device = device
+        self._dtype = dtype
+        import_module("torch._prims.rng_prims")  # what generators need and `import_torch` leaves out on a CPU
 
     def shapes(self) -> dict[str, Shape]:
         return self._shapes
@@ -77,8 +97,9 @@ class DummyWeights:
         shape = self._shapes[name]
         if name.lower().endswith("norm.weight"):
             return torch.ones(shape)
-        generator = torch.Generator().manual_seed((self._seed << 20) + self._numbers[name])
-        whole = torch.randn(shape, generator=generator).mul_(float(shape[-1]) ** -0.5)
+        generator = torch.Generator(self._device).manual_seed((self._seed << 20) + self._numbers[name])
+        whole = torch.randn(shape, generator=generator, device=self._device, dtype=self._dtype)
+        whole.mul_(float(shape[-1]) ** -0.5)
         return whole if part == WHOLE else _cut(whole, part, len(shape))
 
 

@@ -20,6 +20,7 @@ A piece is four int64: first token, queries (1 or `queries_a_piece`), first quer
 COUNTER_FIELD = 10
 _LOWEST = -1e30
 """The largest score before any: finite, so that its difference to minus infinity is not NaN."""
+_LINE_BYTES = 64
 _SUMS = 2
 """Chains of multiply-adds that make one score."""
 
@@ -103,6 +104,7 @@ class _Tile:
         is_windowed = emit.build.icmp_signed(">", self.window, emit.number(0))
         first = emit.build.select(is_windowed, first, emit.number(0))
         begin = emit.mul(emit.build.sdiv(first, emit.number(lanes)), lanes)
+        self.newest = emit.build.sub(end, emit.number(1))
         emit.loop(begin, end, lanes, self._some_keys)
         self._write()
         emit.finish()
@@ -128,6 +130,8 @@ class _Tile:
         size = emit.number(shape.block_size)
         block = emit.load(self.table, emit.mul(emit.build.sdiv(first_key, size), 8), I64)
         offset = emit.build.srem(first_key, size)
+        if shape.block_size == emit.num_lanes:
+            self._ask_for(emit.minimum(emit.add(first_key, emit.num_lanes), self.newest))
         keys = emit.at(self.keys, emit.mul(block, shape.block_bytes))
         scores = self._scores(emit.at(keys, emit.mul(offset, shape.number_bytes)))
         self._weigh([self._masked(score, row, first_key) for row, score in enumerate(scores)])
@@ -137,6 +141,15 @@ class _Tile:
         self._add_values(
             emit.at(keys, emit.add(line, shape.values_offset)), emit.minimum(num_left, emit.num_lanes)
         )
+
+    def _ask_for(self, key: Value) -> None:
+        """Ask for the block of a key that is taken in next: blocks lie anywhere, which no hardware guesses."""
+        emit, shape = self.emit, self.shape
+        place = emit.mul(emit.build.sdiv(key, emit.number(shape.block_size)), 8)
+        block = emit.at(self.keys, emit.mul(emit.load(self.table, place, I64), shape.block_bytes))
+        for line in range(0, shape.head_bytes, _LINE_BYTES):
+            emit.prefetch(block, line)
+            emit.prefetch(block, shape.values_offset + line)
 
     def _scores(self, keys: Value) -> list[Value]:
         emit, shape = self.emit, self.shape

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 
-from vllm_obs.engine.kernels.cpu.emit import I64, Emitter, Value, new_module
+from vllm_obs.engine.kernels.cpu.emit import I64, Emitter, Value
 from vllm_obs.engine.kernels.cpu.jit import CompiledModule, Machine, this_machine
 
 WORD_BITS = 32
@@ -19,9 +19,7 @@ class Bitmask:
     """The kernel, compiled. It runs in the calling thread: a step's rows take less than waking another one."""
 
     def __init__(self, machine: Machine) -> None:
-        module = new_module()
-        _emit_bitmask(module, machine)
-        self._module = CompiledModule(module)
+        self._module = CompiledModule(f"bitmask {machine}", lambda module: _emit_bitmask(module, machine))
         self._run = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * _NUM_ARGUMENTS)(self._module.address("bitmask"))
 
     def apply(

@@ -35,6 +35,7 @@ class Emitter:
         self.module = module
         self.num_lanes = num_lanes
         self.vector = ir.VectorType(F32, num_lanes)
+        self.integers = ir.VectorType(I32, num_lanes)
         self.function = ir.Function(module, ir.FunctionType(VOID, list(arguments)), name)
         self.arguments = list(self.function.args)
         self.entry = self.function.append_basic_block()
@@ -136,8 +137,8 @@ class Emitter:
     # Vectors
 
     def splat(self, scalar: Value) -> Value:
-        """A vector whose lanes are all this float."""
-        undefined = ir.Constant(self.vector, ir.Undefined)
+        """A vector whose lanes are all this float, or this 32-bit whole number."""
+        undefined = ir.Constant(ir.VectorType(scalar.type, self.num_lanes), ir.Undefined)
         first = self.build.insert_element(undefined, scalar, ir.Constant(I32, 0))
         lanes = ir.Constant(ir.VectorType(I32, self.num_lanes), [0] * self.num_lanes)
         return self.build.shuffle_vector(first, undefined, lanes)
@@ -148,8 +149,12 @@ class Emitter:
 
     def shuffle(self, vector: Value, lanes: Sequence[int]) -> Value:
         """The vector's lanes in another order."""
-        order = ir.Constant(ir.VectorType(I32, self.num_lanes), list(lanes))
+        order = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
         return self.build.shuffle_vector(vector, vector, order)
+
+    def every(self, value: int) -> Value:
+        """A vector of 32-bit whole numbers that are all this one."""
+        return ir.Constant(self.integers, [value] * self.num_lanes)
 
     def fma(self, first: Value, second: Value, third: Value) -> Value:
         """first * second + third, rounded once."""
@@ -161,20 +166,43 @@ class Emitter:
 
     def largest(self, vector: Value) -> Value:
         """The largest lane; some lane where there is a NaN."""
-        return self._folded(vector, self.max)
+        return self.folded(vector, self.max)
 
     def total(self, vector: Value) -> Value:
         """The sum of the lanes, halves first, so that its rounding is the same everywhere."""
-        return self._folded(vector, self.build.fadd)
+        return self.folded(vector, self.build.fadd)
 
-    def _folded(self, vector: Value, join: Callable[[Value, Value], Value]) -> Value:
+    def folded(self, vector: Value, join: Callable[[Value, Value], Value]) -> Value:
         """Join the lanes' halves until one is left."""
         count = self.num_lanes
         while count > 1:
             count //= 2
-            lanes = [lane + count if lane < count else lane for lane in range(self.num_lanes)]
-            vector = join(vector, self.shuffle(vector, lanes))
+            # Into shorter vectors: with lanes left as they are, LLVM 22 has mixed up those of whole numbers.
+            vector = join(self.shuffle(vector, range(count)), self.shuffle(vector, range(count, 2 * count)))
         return self.build.extract_element(vector, ir.Constant(I32, 0))
+
+    def rint(self, vector: Value) -> Value:
+        """Each lane rounded to the nearest whole number, ties to even."""
+        return self._call("llvm.rint", self.vector, [vector])
+
+    def add_pairs(self, sums: Value, first: Value, second: Value) -> Value:
+        """Sums (int32) plus products of 16-bit numbers, those of two neighbours together."""
+        kinds = [first.type, second.type]
+        name = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[self.num_lanes]
+        function = self.declared(name, ir.FunctionType(self.integers, kinds))
+        return self.build.add(sums, self.build.call(function, [first, second]))
+
+    def add_pairs_at_once(self, sums: Value, first: Value, second: Value) -> Value:
+        """The same in one instruction, which the machine must have."""
+        kinds = [sums.type, first.type, second.type]
+        function = self.declared("llvm.x86.avx512.vpdpwssd.512", ir.FunctionType(self.integers, kinds))
+        return self.build.call(function, [sums, first, second])
+
+    def prefetch(self, pointer: Value, offset: Value | int) -> None:
+        """Ask for a cache line that is read soon, which need not be there at all."""
+        function = self.declared("llvm.prefetch.p0", ir.FunctionType(VOID, [POINTER, I32, I32, I32]))
+        read, keep, data = (ir.Constant(I32, number) for number in (0, 3, 1))
+        self.build.call(function, [self.at(pointer, offset), read, keep, data])
 
     def root(self, scalar: Value) -> Value:
         """The square root of a float."""
@@ -185,7 +213,7 @@ class Emitter:
         build = self.build
         low = build.fcmp_ordered("<", vector, self.constant(_EXP_LOWEST))
         capped = self._limited(vector, _EXP_HIGHEST)
-        power = self._call("llvm.rint", self.vector, [build.fmul(capped, self.constant(math.log2(math.e)))])
+        power = self.rint(build.fmul(capped, self.constant(math.log2(math.e))))
         rest = self.fma(power, self.constant(-0.693359375), capped)
         rest = self.fma(power, self.constant(2.12194440e-4), rest)
         series = self.constant(1.9875691500e-4)
@@ -277,6 +305,11 @@ class Emitter:
         threads = self.build.sext(self._openmp("omp_get_num_threads"), I64)
         begin = self.build.sdiv(self.mul(count, thread), threads)
         return begin, self.build.sdiv(self.mul(count, self.add(thread, 1)), threads)
+
+    def shares_of(self, count: Value) -> Value:
+        """How many of so many things each thread of the parallel region has, if some have less."""
+        threads = self.build.sext(self._openmp("omp_get_num_threads"), I64)
+        return self.build.sdiv(self.add(count, self.build.sub(threads, self.number(1))), threads)
 
     def thread(self) -> Value:
         """The calling thread's number in the parallel region."""

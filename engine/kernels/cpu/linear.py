@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import torch
 from llvmlite import ir
 
-from vllm_obs.engine.kernels.cpu.emit import I64, POINTER, STORED_BYTES, Emitter, Value
+from vllm_obs.engine.kernels.cpu.emit import POINTER, STORED_BYTES, Emitter, Value
 from vllm_obs.engine.kernels.cpu.jit import Machine
 from vllm_obs.engine.kernels.cpu.linear_finish import Finished, emit_finish
+from vllm_obs.engine.kernels.cpu.linear_rows import Rows
 from vllm_obs.engine.kernels.cpu.linear_tile import (
     VECTORS_A_STRIP,
     TileShape,
@@ -108,7 +109,7 @@ class _Product:
         """Each tile reads a strip of weights anew: from memory the first time, from cache the others."""
         emit = self.emit
         num_tiles = emit.build.sdiv(emit.add(self.num_rows, self.most_few - 1), emit.number(self.most_few))
-        rows = _Rows(emit, emit.number(0), self.num_rows, num_tiles)
+        rows = Rows(emit, emit.number(0), self.num_rows, num_tiles)
 
         def some_tiles(strip: Value, first: Value, last: Value) -> None:
             begin = self._strip(strip)
@@ -129,13 +130,13 @@ class _Product:
         emit = self.emit
         most = _TILES_AT_ONCE * self.most_many
         num_parts = emit.build.sdiv(emit.add(self.num_rows, most - 1), emit.number(most))
-        parts = _Rows(emit, emit.number(0), self.num_rows, num_parts)
+        parts = Rows(emit, emit.number(0), self.num_rows, num_parts)
         num_panels = emit.build.sdiv(self.strips, emit.number(self.num_strips))
 
         def one_part(part: Value, _: list[Value]) -> None:
             size = parts.size(part)
             num_tiles = emit.build.sdiv(emit.add(size, self.most_many - 1), emit.number(self.most_many))
-            rows = _Rows(emit, parts.begin(part), size, num_tiles)
+            rows = Rows(emit, parts.begin(part), size, num_tiles)
 
             def some_tiles(panel: Value, first: Value, last: Value) -> None:
                 begin = rows.begin(first)
@@ -165,7 +166,7 @@ class _Product:
 
         emit.loop(sdiv(begin, num_tiles), last, 1, one)
 
-    def _add_piece(self, panel: Value, first: Value, rows: "_Rows", tiles: tuple[Value, Value]) -> None:
+    def _add_piece(self, panel: Value, first: Value, rows: Rows, tiles: tuple[Value, Value]) -> None:
         """Add the products of some inputs, from `first` on, to the sums of these tiles."""
         emit = self.emit
         count = emit.minimum(emit.build.sub(self.num_inputs, first), _INPUTS_AT_ONCE)
@@ -224,22 +225,3 @@ class _Product:
         target = self.emit.at(self.emit.pointer(self.out), self.emit.mul(row, self.out_stride))
         done = Finished(num_strips, self.room, rows, target, self.out_stride, strip, self.finish, self.bias)
         emit_finish(self.emit, done)
-
-
-class _Rows:
-    """Rows cut into parts that are as even as can be."""
-
-    def __init__(self, emit: Emitter, first: Value, num_rows: Value, num_parts: Value) -> None:
-        self._emit, self._first = emit, first
-        self._few = emit.build.sdiv(num_rows, num_parts)
-        self._num_larger = emit.build.srem(num_rows, num_parts)
-
-    def begin(self, part: Value) -> Value:
-        """A part's first row."""
-        emit = self._emit
-        return emit.add(emit.add(self._first, emit.mul(part, self._few)), emit.minimum(part, self._num_larger))
-
-    def size(self, part: Value) -> Value:
-        """A part's rows."""
-        is_larger = self._emit.build.icmp_signed("<", part, self._num_larger)
-        return self._emit.add(self._few, self._emit.build.zext(is_larger, I64))

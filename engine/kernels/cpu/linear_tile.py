@@ -15,6 +15,9 @@ VECTORS_A_STRIP = 2
 """A strip is how weights are stored, for all inputs one after the other, and what gates and their values share."""
 
 _MOST_ROWS = 12
+_LINE_BYTES = 64
+_BYTES_AHEAD = 4096
+"""So far ahead weights are asked for where they come from memory."""
 
 
 def vectors_a_panel(machine: Machine) -> int:
@@ -67,6 +70,9 @@ def emit_tile(module: ir.Module, machine: Machine, shape: TileShape) -> Value:
         for step in range(UNROLLED):
             number = emit.add(first, step)
             line = emit.at(weights, emit.mul(number, shape.num_vectors * vector_bytes))
+            if not shape.adds:
+                for begin in range(0, shape.num_vectors * vector_bytes, _LINE_BYTES):
+                    emit.prefetch(line, _BYTES_AHEAD + begin)
             columns = [emit.load_numbers(line, part * vector_bytes, shape.stored) for part in vectors]
             for row, pointer in enumerate(inputs):
                 value = emit.splat(emit.load(pointer, emit.mul(number, 4), F32))

@@ -9,14 +9,15 @@ import numpy.typing as npt
 from llvmlite import ir
 
 from vllm_obs.engine.kernels.cpu.attention import emit_attention
+from vllm_obs.engine.kernels.cpu.block_linear import emit_block_linear
 from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
-from vllm_obs.engine.kernels.cpu.emit import I32, I64, POINTER, Emitter, Value, new_module
+from vllm_obs.engine.kernels.cpu.emit import I32, I64, POINTER, Emitter, Value
 from vllm_obs.engine.kernels.cpu.jit import CompiledModule, Machine, run_in_parallel
 from vllm_obs.engine.kernels.cpu.linear import emit_linear
 from vllm_obs.engine.kernels.cpu.norm import emit_norm
 from vllm_obs.engine.kernels.cpu.rotate import emit_rotate
 
-RECORD_FIELDS = 13
+RECORD_FIELDS = 14
 """int64 fields of a call: the kernel's number, then what the kernel itself takes, and last what it is called."""
 LABEL_FIELD = RECORD_FIELDS - 1
 """Read by nobody but a watch."""
@@ -28,6 +29,10 @@ _CLOCK_MONOTONIC = 1
 _TIME_FIELDS = 2
 
 
+BLOCK_FORMS = ("q4", "q8")
+"""Forms of matrices that have a kernel of their own each."""
+
+
 class Kernel(IntEnum):
     """The number of each kernel in a program."""
 
@@ -35,6 +40,17 @@ class Kernel(IntEnum):
     LINEAR = 1
     ROTATE = 2
     ATTEND = 3
+    LINEAR_Q4 = 4
+    LINEAR_Q8 = 5
+
+
+def record(kernel: Kernel, fields: dict[int, int]) -> Records:
+    """One call's record; field 0 is the kernel, the others count from 1."""
+    call = np.zeros(RECORD_FIELDS, np.int64)
+    call[0] = kernel
+    for number, value in fields.items():
+        call[number] = value
+    return call
 
 
 class KernelWatch(Protocol):
@@ -47,22 +63,26 @@ class KernelWatch(Protocol):
 class Kernels:
     """The kernels for one model's shapes, compiled; `run` runs programs of them.
 
+    `forms` are what its matrices are held in: of float32, float16 and bfloat16 at most one, and any BLOCK_FORMS.
     With a `watch` the same kernels run in the same order, and one thread reads the clock between them.
     """
 
     watch: KernelWatch | None = None
 
-    def __init__(self, machine: Machine, shape: CacheShape, weights_stored: str) -> None:
-        module = new_module()
-        emit_norm(module, machine)
-        emit_linear(module, machine, weights_stored)
-        emit_rotate(module, machine, shape)
-        emit_attention(module, machine, shape)
-        _emit_program(module, machine, is_watched=False)
-        _emit_program(module, machine, is_watched=True)
+    def __init__(self, machine: Machine, shape: CacheShape, forms: tuple[str, ...]) -> None:
+        def emit(module: ir.Module) -> None:
+            emit_norm(module, machine)
+            for form in forms:
+                (emit_block_linear if form in BLOCK_FORMS else emit_linear)(module, machine, form)
+            emit_rotate(module, machine, shape)
+            emit_attention(module, machine, shape)
+            _emit_program(module, machine, is_watched=False)
+            _emit_program(module, machine, is_watched=True)
+
         self.machine = machine
         self.shape = shape
-        self._module = CompiledModule(module)
+        self.forms = forms
+        self._module = CompiledModule(f"program {machine} {shape} {forms}", emit)
         self._program = self._module.address("program")
         self._watched_program = self._module.address("watched_program")
 
@@ -70,6 +90,8 @@ class Kernels:
         """Run calls (int64 (calls, RECORD_FIELDS)) in order, each after the one before has ended."""
         assert records.shape[1] == RECORD_FIELDS
         assert records.flags.c_contiguous
+        if not len(records):
+            return
         if self.watch is not None:
             self._run_watched(records, num_threads, self.watch)
             return
@@ -84,9 +106,9 @@ class Kernels:
 
 
 @cache
-def compiled_kernels(machine: Machine, shape: CacheShape, weights_stored: str) -> Kernels:
+def compiled_kernels(machine: Machine, shape: CacheShape, forms: tuple[str, ...]) -> Kernels:
     """The kernels for these shapes, compiled once a process."""
-    return Kernels(machine, shape, weights_stored)
+    return Kernels(machine, shape, forms)
 
 
 def _emit_program(module, machine: Machine, is_watched: bool) -> None:  # type: ignore[no-untyped-def]
@@ -103,7 +125,8 @@ def _emit_program(module, machine: Machine, is_watched: bool) -> None:  # type: 
     def one(number: Value, _: list[Value]) -> None:
         record = emit.at(emit.pointer(records), emit.mul(number, 8 * RECORD_FIELDS))
         fields = emit.at(record, 8)
-        functions = {kernel: module.get_global(kernel.name.lower()) for kernel in Kernel}
+        known = {kernel: module.globals.get(kernel.name.lower()) for kernel in Kernel}
+        functions = {kernel: function for kernel, function in known.items() if function is not None}
 
         def caller(function: Value):  # type: ignore[no-untyped-def]
             return lambda: emit.build.call(function, [fields])

@@ -11,7 +11,7 @@ from paged_runner import PagedRunner, load
 from tiny_models import TINY_CONFIG, write_model
 
 from vllm_obs.engine.model.gguf_file import BLOCK_TYPES
-from vllm_obs.engine.model.gguf_weights import dequantised, four_bit_values
+from vllm_obs.engine.model.gguf_weights import dequantised, eight_bit_values, four_bit_values
 
 TYPE_NAMES = [block_type.name for block_type in BLOCK_TYPES.values()]
 NUM_ROWS, ROW = 37, 512
@@ -49,6 +49,11 @@ def test_four_bit_values_are_the_librarys_to_the_bit(type_name: str) -> None:
     raw = random_bytes(type_name)
     expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[type_name])
     assert np.array_equal(four_bit_values(raw, type_name), expected)
+
+
+def test_eight_bit_values_are_the_librarys_to_the_bit() -> None:
+    raw = random_bytes("Q8_0")
+    assert np.array_equal(eight_bit_values(raw), gguf.dequantize(raw, gguf.GGMLQuantizationType.Q8_0))
 
 
 @pytest.mark.parametrize("type_name", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])

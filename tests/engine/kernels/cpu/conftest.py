@@ -11,14 +11,16 @@ from vllm_obs.engine.kernels.cpu.program import Kernels
 
 MACHINES = {"avx2": Machine(num_lanes=8, num_registers=16), "avx512": Machine(num_lanes=16, num_registers=32)}
 
-if this_machine() is None:
+if (THIS_MACHINE := this_machine()) is None:
     pytest.skip("this machine has no compiled kernels", allow_module_level=True)
+if THIS_MACHINE.adds_products:
+    MACHINES["vnni"] = THIS_MACHINE
 
 
 @cache
 def kernels_for(machine: Machine, stored: str) -> Kernels:
     """Three query heads to a key head, heads of 32, blocks of 16."""
-    return Kernels(machine, CacheShape(6, 2, 32, 16, stored), stored)
+    return Kernels(machine, CacheShape(6, 2, 32, 16, stored), ("q4", "q8", stored))
 
 
 @pytest.fixture(params=sorted(MACHINES))

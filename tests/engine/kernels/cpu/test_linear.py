@@ -8,7 +8,7 @@ from vllm_obs.engine.kernels.cpu.jit import Machine
 from vllm_obs.engine.kernels.cpu.linear import PackedMatrix, paired_order
 from vllm_obs.engine.kernels.cpu.linear_finish import Finish
 from vllm_obs.engine.kernels.cpu.program import Kernels
-from vllm_obs.engine.model.compiled_step import _linear_call, _set_linear, multiply
+from vllm_obs.engine.model.linear_calls import linear_call, multiply, room_for_codes, set_linear
 
 ROWS = [1, 2, 5, 12, 13, 37]
 IN = 64
@@ -26,8 +26,8 @@ def finish(
     kernels: Kernels, x: torch.Tensor, matrix: PackedMatrix, out: torch.Tensor, bias: torch.Tensor | None
 ) -> None:
     kind = Finish.ADD if bias is None else Finish.BIAS
-    call = _linear_call(matrix, kind, 0 if bias is None else bias.data_ptr())[None]
-    _set_linear(call, x, out)
+    call = linear_call(matrix, kind, 0 if bias is None else bias.data_ptr())[None]
+    set_linear(call, x, out, room_for_codes(0, 0))
     kernels.run(call, 2)
 
 
@@ -71,8 +71,8 @@ def test_gates_open_what_they_stand_beside(kernels: Kernels, machine: Machine, s
     weight, x = weights(2 * 64, stored), 2 * torch.randn(num_rows, IN)
     matrix = PackedMatrix.pack(weight[paired_order(64, machine)], machine)
     out = torch.full((num_rows, 64), torch.nan)
-    call = _linear_call(matrix, Finish.SILU_MUL, 0)[None]
-    _set_linear(call, x, out)
+    call = linear_call(matrix, Finish.SILU_MUL, 0)[None]
+    set_linear(call, x, out, room_for_codes(0, 0))
     kernels.run(call, 2)
     gates, values = (x.double() @ weight.double().T).chunk(2, -1)
     assert torch.allclose(out.double(), F.silu(gates) * values, rtol=1e-4, atol=1e-3)

@@ -1,0 +1,122 @@
+"""Products with a GGUF file's blocks against float64, with what is done to them, for any number of rows."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
+
+from vllm_obs.engine.kernels.cpu.block_matrix import FORMS, BlockMatrix
+from vllm_obs.engine.kernels.cpu.jit import Machine
+from vllm_obs.engine.kernels.cpu.linear import paired_order
+from vllm_obs.engine.kernels.cpu.linear_finish import Finish
+from vllm_obs.engine.kernels.cpu.program import Kernels
+from vllm_obs.engine.model.linear_calls import code_bytes, linear_call, multiply, room_for_codes, set_linear
+
+ROWS = [1, 2, 5, 6, 7, 13, 37, 100]
+IN = 160
+"""Five groups: a whole piece of a panel and part of one."""
+
+
+@pytest.fixture(params=sorted(FORMS))
+def type_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def stored() -> str:
+    """Blocks do not ask what numbers are stored in."""
+    return "float16"
+
+
+def blocks(num_outputs: int, type_name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random blocks, uint8 (out, bytes per row), and what the library says they are in float64."""
+    kind = gguf.GGMLQuantizationType[type_name]
+    values = torch.randn(num_outputs, IN).numpy()
+    raw = gguf.quantize(values, kind).view(np.uint8).reshape(num_outputs, -1)
+    return torch.from_numpy(raw), torch.from_numpy(gguf.dequantize(raw, kind)).double()
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Within what rounding to 16 bits, half a step of 1 / 32767 of a group's largest, can do."""
+    return torch.allclose(found.double(), expected, rtol=1e-4, atol=2e-3)
+
+
+def finished(kernels: Kernels, x: torch.Tensor, matrix: BlockMatrix, out: torch.Tensor, finish: Finish) -> None:
+    call = linear_call(matrix, finish, 0)[None]
+    room = room_for_codes(len(x), code_bytes(matrix))
+    set_linear(call, x, out, room)
+    kernels.run(call, 2)
+
+
+@pytest.mark.parametrize("num_rows", ROWS)
+@pytest.mark.parametrize("num_outputs", [192, 40])
+def test_products_are_those_of_the_files_numbers(
+    kernels: Kernels, type_name: str, num_rows: int, num_outputs: int
+) -> None:
+    (raw, weight), x = blocks(num_outputs, type_name), torch.randn(num_rows, IN)
+    found = multiply(kernels, x, BlockMatrix.pack(raw, type_name, kernels.machine), 2)
+    assert found.shape == (num_rows, num_outputs)
+    assert close(found, x.double() @ weight.T)
+
+
+def test_an_input_far_from_the_others_costs_only_its_own_group_precision(kernels: Kernels) -> None:
+    raw, weight = blocks(64, "Q4_1")
+    x = torch.randn(3, IN)
+    x[:, 40] = 1000.0
+    found = multiply(kernels, x, BlockMatrix.pack(raw, "Q4_1", kernels.machine), 2)
+    exact = x.double() @ weight.T
+    step = 1000 / 32767
+    assert (found - exact).abs().max() < 32 * 0.5 * step * weight.abs().max()
+    quiet = x.clone()
+    quiet[:, 32:64] = 0.0
+    found = multiply(kernels, quiet, BlockMatrix.pack(raw, "Q4_1", kernels.machine), 2)
+    assert close(found, quiet.double() @ weight.T)
+
+
+def test_a_row_is_the_same_to_the_bit_in_any_batch_and_on_any_number_of_threads(
+    kernels: Kernels, type_name: str
+) -> None:
+    matrix, x = BlockMatrix.pack(blocks(192, type_name)[0], type_name, kernels.machine), torch.randn(120, IN)
+    together = multiply(kernels, x, matrix, 2)
+    for first, last in ((0, 1), (3, 8), (0, 13), (17, 40), (50, 119)):
+        assert torch.equal(multiply(kernels, x[first:last], matrix, 1), together[first:last])
+
+
+@pytest.mark.parametrize("num_rows", ROWS)
+def test_a_product_is_added_to_what_is_there(kernels: Kernels, type_name: str, num_rows: int) -> None:
+    (raw, weight), x, before = blocks(64, type_name), torch.randn(num_rows, IN), torch.randn(num_rows, 64)
+    out = before.clone()
+    finished(kernels, x, BlockMatrix.pack(raw, type_name, kernels.machine), out, Finish.ADD)
+    assert close(out, before.double() + x.double() @ weight.T)
+
+
+@pytest.mark.parametrize("num_rows", ROWS)
+def test_gates_open_what_they_stand_beside(
+    kernels: Kernels, machine: Machine, type_name: str, num_rows: int
+) -> None:
+    (raw, weight), x = blocks(2 * 64, type_name), torch.randn(num_rows, IN)
+    matrix = BlockMatrix.pack(raw[paired_order(64, machine)], type_name, machine)
+    out = torch.full((num_rows, 64), torch.nan)
+    finished(kernels, x, matrix, out, Finish.SILU_MUL)
+    gates, values = (x.double() @ weight.T).chunk(2, -1)
+    assert torch.allclose(out.double(), F.silu(gates) * values, rtol=1e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("broken_by", [torch.nan, torch.inf, -torch.inf])
+def test_one_row_that_is_not_a_number_stays_alone(kernels: Kernels, type_name: str, broken_by: float) -> None:
+    matrix, x = BlockMatrix.pack(blocks(96, type_name)[0], type_name, kernels.machine), torch.randn(20, IN)
+    expected = multiply(kernels, x, matrix, 2)
+    broken = x.clone()
+    broken[7, 3] = broken_by
+    found = multiply(kernels, broken, matrix, 2)
+    assert found[7].isnan().all()
+    others = torch.arange(20) != 7
+    assert torch.equal(found[others], expected[others])
+
+
+def test_rows_of_nothing_give_nothing(kernels: Kernels, type_name: str) -> None:
+    matrix = BlockMatrix.pack(blocks(64, type_name)[0], type_name, kernels.machine)
+    x = torch.zeros(2, IN)
+    x[1] = 1e-38
+    assert (multiply(kernels, x, matrix, 2).abs() < 1e-30).all()
