@@ -11,6 +11,7 @@ from vllm_obs.grafana.promql import (
     server,
     total,
 )
+from vllm_obs.grafana.row_devices import DEVICES
 from vllm_obs.grafana.row_telemetry import TELEMETRY
 from vllm_obs.grafana.row_verdict import VERDICT
 
@@ -270,5 +271,5 @@ PROCESSES = Board(
     "vllm-obs-processes",
     "Processes and telemetry",
     "The processes of the servers and what they use, and whether what all boards show can be trusted.",
-    (VERDICT, _WRONG, _USE, TELEMETRY),
+    (VERDICT, _WRONG, _USE, DEVICES, TELEMETRY),
 )

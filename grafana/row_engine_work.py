@@ -41,13 +41,16 @@ ENGINE_WORK = Row(
             "Wasted work",
             Says(
                 "What is computed for nothing?",
-                "rows and tokens a second for sequences that had left, been stopped or been aborted.",
-                "close to nothing. Much of it: clients leave, or stop strings come early.",
+                "rows and tokens a second for sequences that had left, been stopped or been aborted, and on a GPU "
+                "rows that fill up a CUDA graph's batch.",
+                "close to nothing. Much of it: clients leave, or stop strings come early. Many empty rows: "
+                "`--cudagraph-capture-sizes` can name the sizes that steps have.",
                 "Overview: Requests ended",
             ),
             (
                 Query(total(rate(engine("vllm_obs_wasted_rows_total"))), "rows of sequences that left"),
                 Query(total(rate(engine("vllm_obs_discarded_tokens_total"))), "tokens not delivered"),
+                Query(total(rate(engine("vllm_obs_padded_tokens_total"))), "empty rows of CUDA graphs"),
             ),
             unit="suffix: /s",
             page="requests",
@@ -82,6 +85,47 @@ ENGINE_WORK = Row(
                 Query(total(rate(engine("vllm_obs_estimated_write_bytes_total"))), "written"),
             ),
             unit="Bps",
+            page="profile",
+        ),
+        Panel(
+            "Forward passes",
+            Says(
+                "Do decodes run as CUDA graphs?",
+                "forward passes a second of all ranks: as a graph, or eagerly, by why.",
+                "on a GPU mostly graph while nothing but decodes runs; prompts run eagerly.",
+                "Engine: Padding of CUDA graphs",
+            ),
+            (Query(total(rate(engine("vllm_obs_forward_passes_total")), "execution"), "{{execution}}"),),
+            unit="suffix: passes/s",
+            page="scheduler",
+        ),
+        Panel(
+            "Padding of CUDA graphs",
+            Says(
+                "What do CUDA graphs compute for nothing?",
+                "tokens a second of rows that steps lacked to fill their graphs.",
+                "below an eighth of the tokens of steps; none on a CPU.",
+                "Engine: Forward passes",
+            ),
+            (Query(total(rate(engine("vllm_obs_padded_tokens_total"))), "padding"),),
+            unit="suffix: tok/s",
+            page="scheduler",
+        ),
+        Panel(
+            "GPUs busy with steps",
+            Says(
+                "How many GPUs do steps keep busy?",
+                "seconds a second that GPUs were busy with steps, by engine, over its ranks.",
+                "near the number of ranks under load. Less: they wait for the host. None on a CPU.",
+                "Engine: Where the engine's time goes",
+            ),
+            (
+                Query(
+                    total(rate(engine("vllm_obs_step_device_seconds_total")), "instance", "engine"),
+                    "{{instance}} engine {{engine}}",
+                ),
+            ),
+            unit="suffix: GPUs",
             page="profile",
         ),
         Panel(

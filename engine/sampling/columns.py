@@ -58,6 +58,9 @@ class SamplingColumns:
         self.vocab_size = vocab_size
         self.needs = np.zeros(max_num_rows, np.int64)
         self.temperatures = np.zeros(max_num_rows, np.float32)
+        self.top_ks = np.zeros(max_num_rows, np.int32)
+        self.top_ps = np.zeros(max_num_rows, np.float32)
+        self.min_ps = np.zeros(max_num_rows, np.float32)
         self.seeds = np.zeros(max_num_rows, np.uint64)
         self.sequence_indices = np.zeros(max_num_rows, np.uint64)
         self.specs: list[SamplingSpec | None] = [None] * max_num_rows
@@ -71,6 +74,7 @@ class SamplingColumns:
         self.specs[row] = spec
         self.needs[row] = needs
         self.temperatures[row] = spec.temperature
+        self.top_ks[row], self.top_ps[row], self.min_ps[row] = spec.top_k, spec.top_p, spec.min_p
         self.seeds[row] = spec.seed & _WORD
         self.sequence_indices[row] = spec.sequence_index
         if needs & (Need.EDITS & ~Need.PENALTIES):
@@ -81,7 +85,7 @@ class SamplingColumns:
 
     def move_row(self, source: int, target: int) -> None:
         """Put row `source` in the place of `target` and clear `source`."""
-        for column in (self.needs, self.temperatures, self.seeds, self.sequence_indices):
+        for column in self._numbers():
             column[target] = column[source]
         self.specs[target] = self.specs[source]
         self.constraints[target] = self.constraints[source]
@@ -90,9 +94,18 @@ class SamplingColumns:
 
     def clear_row(self, row: int) -> None:
         """Forget everything about a row."""
-        for column in (self.needs, self.temperatures, self.seeds, self.sequence_indices):
+        for column in self._numbers():
             column[row] = 0
         self.specs[row] = self.constraints[row] = self.seen[row] = None
+
+    def _numbers(self) -> tuple[npt.NDArray[np.generic], ...]:
+        filters = (self.temperatures, self.top_ks, self.top_ps, self.min_ps)
+        return (self.needs, *filters, self.seeds, self.sequence_indices)
+
+    @property
+    def reads_outputs(self) -> bool:
+        """Whether any row is sampled by what it has generated, beyond how much that is."""
+        return bool(np.bitwise_or.reduce(self.needs) & (Need.PENALTIES | Need.BAD_WORDS))
 
     @property
     def has_seen(self) -> bool:

@@ -34,7 +34,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, masks: GrammarMasks | Non
     A row whose logits are not finite, or that is left with no possible token, fails alone. The rest of the
     batch never changes a row's token.
     """
-    _plant_faults(logits, batch.request_ids)
+    plant_faults(logits, batch.request_ids)
     best, maxima = best_tokens(logits)
     broken = _blank_infinite(logits, maxima)
     logprob_rows = batch.indices(Need.LOGPROBS)
@@ -49,7 +49,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, masks: GrammarMasks | Non
     tokens[failed] = -1
     gone = {batch.request_ids[row] for row in np.flatnonzero(failed).tolist()}
     kept = [entry for entry in logprobs if entry[0] not in gone]
-    return SampledTokens(tokens.tolist(), kept, _failures(batch.request_ids, broken, emptied))
+    return SampledTokens(tokens.tolist(), kept, failures(batch.request_ids, broken, emptied))
 
 
 def _blank_infinite(logits: torch.Tensor, maxima: Float32Array) -> BoolArray:
@@ -60,7 +60,7 @@ def _blank_infinite(logits: torch.Tensor, maxima: Float32Array) -> BoolArray:
     return is_infinite
 
 
-def _plant_faults(logits: torch.Tensor, request_ids: Sequence[str]) -> None:
+def plant_faults(logits: torch.Tensor, request_ids: Sequence[str]) -> None:
     """A fault at `logits` breaks the numbers of its row, one at `sampler` is an error in our own code."""
     if not any_planted():
         return
@@ -72,7 +72,7 @@ def _plant_faults(logits: torch.Tensor, request_ids: Sequence[str]) -> None:
             logits[index] = torch.nan
 
 
-def _failures(request_ids: Sequence[str], broken: BoolArray, emptied: BoolArray) -> list[tuple[str, str, str]]:
+def failures(request_ids: Sequence[str], broken: BoolArray, emptied: BoolArray) -> list[tuple[str, str, str]]:
     """Id, reason and message of each; constraints that exclude one another are the client's mistake."""
     causes = (
         (broken, "invalid_logits", "the model's logits for the next token are not finite"),

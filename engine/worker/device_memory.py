@@ -1,29 +1,40 @@
 """Free memory of a CUDA device for the KV cache, found by running the largest step once."""
 
+import logging
+
 import torch
 
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.model.interface import DecoderModel
+from vllm_obs.engine.worker.gpu_memory import GpuMemory
+from vllm_obs.engine.worker.memory import size_text
+
+_logger = logging.getLogger(__name__)
 
 
-def cuda_cache_budget(config: VllmConfig, model: DecoderModel) -> int:
+def cuda_cache_budget(config: VllmConfig, model: DecoderModel, memory: GpuMemory, graph_bytes: int) -> int:
     """Bytes: --gpu-memory-utilization of the device, less what it holds at the peak of the largest step.
 
-    What other processes hold counts as held. With a size given by the user: what is free after that step.
+    `graph_bytes` are kept for CUDA graphs. What other processes hold counts as held. With a size given by the
+    user: what is free after that step.
     """
-    device = torch.device(config.model.device)
-    torch.cuda.reset_peak_memory_stats(device)
-    run_largest_step(config, model, device)
-    torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device)
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
-    outside = max(0, total - free - torch.cuda.memory_reserved(device))
+    memory.settle()
+    memory.watch_peak()
+    run_largest_step(config, model, torch.device(config.model.device))
+    peak = memory.peak()
+    memory.settle()
+    free, total = memory.free_and_total()
+    outside = max(0, total - free - memory.reserved())
+    taken = outside + peak + graph_bytes
     cache = config.cache
-    if cache.kv_cache_memory_bytes is not None or cache.num_gpu_blocks_override is not None:
-        return max(0, total - outside - peak)
-    return max(0, int(total * cache.gpu_memory_utilization) - outside - peak)
+    has_size = cache.kv_cache_memory_bytes is not None or cache.num_gpu_blocks_override is not None
+    usable = total if has_size else int(total * cache.gpu_memory_utilization)
+    _logger.info(
+        "GPU memory: %s, %s of it usable; the largest step takes %s, CUDA graphs %s, and others hold %s",
+        *map(size_text, (total, usable, peak, graph_bytes, outside)),
+    )
+    return max(0, usable - taken)
 
 
 @torch.inference_mode()

@@ -11,7 +11,11 @@ from vllm_obs.engine.sampling.columns import SamplingBatch, SamplingColumns
 Int64Array = npt.NDArray[np.int64]
 
 NO_TOKEN = -1
+UNREAD = -2
+"""In the place of a token that was sampled, and that the host has not read yet."""
 NOT_POOLED = -1
+MAX_UNREAD = 2
+"""Steps whose tokens the host does not know."""
 
 
 class InputBatch:
@@ -19,8 +23,10 @@ class InputBatch:
 
     token_ids: int32 (rows, max_num_tokens), 0 beyond `num_tokens`, the number of a row's known tokens.
     block_tables: int64 (rows, max blocks), 0 beyond `num_blocks`. pending: the token sampled for a row but not
-    appended yet, or NO_TOKEN. pooling: the place in POOLING_KINDS of how a row is pooled, or NOT_POOLED. The
-    operating system commits the wide columns as rows grow.
+    appended yet, or NO_TOKEN. pooling: the place in POOLING_KINDS of how a row is pooled, or NOT_POOLED. A pending
+    token and the last one of a row may be UNREAD; sampled_places: where it is then among those sampled last. The
+    operating system commits the wide columns as rows grow. `epoch` counts the plans; there may be an UNREAD token
+    where `has_unread`.
     """
 
     def __init__(self, max_num_rows: int, max_num_tokens: int, block_size: int, vocab_size: int) -> None:
@@ -37,11 +43,15 @@ class InputBatch:
         self.num_prompt_logprobs: Int64Array = np.full(max_num_rows, -1, np.int64)
         self.pooling: Int64Array = np.full(max_num_rows, NOT_POOLED, np.int64)
         self.pending: Int64Array = np.full(max_num_rows, NO_TOKEN, np.int64)
+        self.sampled_places: Int64Array = np.zeros(max_num_rows, np.int64)
+        self.has_unread = False
+        self.epoch = 0
         self.sampling = SamplingColumns(max_num_rows, vocab_size)
         self._row_of: dict[str, int] = {}
 
     def update(self, plan: StepPlan) -> Int64Array:
         """Apply a plan and return its rows, int64 (plan.num_rows,), in plan order."""
+        self.epoch += 1
         for request_id in plan.released_ids:
             self._release(request_id)
         for new in plan.new_rows:
@@ -53,6 +63,28 @@ class InputBatch:
     def note_sampled(self, rows: Int64Array, token_ids: list[int]) -> None:
         """Keep what was just sampled for `rows`, to append when a plan leaves the token to the worker."""
         self.pending[rows] = token_ids
+        self.has_unread = False
+
+    def note_unread(self, rows: Int64Array) -> None:
+        """Something was sampled for `rows`, int64 (R,), that the host does not know yet."""
+        self.pending[rows] = UNREAD
+        self.sampled_places[rows] = np.arange(len(rows))
+        self.has_unread = True
+
+    def note_read(self, request_ids: list[str], token_ids: list[int]) -> None:
+        """What was sampled for these is known now. Some may be held no more, or have had it appended already."""
+        for request_id, token in zip(request_ids, token_ids, strict=True):
+            row = self._row_of.get(request_id)
+            if row is None:
+                continue
+            end = int(self.num_tokens[row])
+            for place in range(max(0, end - MAX_UNREAD), end):
+                if self.token_ids[row, place] == UNREAD:
+                    self.token_ids[row, place] = max(token, 0)
+                    break
+            else:
+                if self.pending[row] == UNREAD:
+                    self.pending[row] = token
 
     def sampling_batch(self, rows: Int64Array) -> SamplingBatch:
         """The sampler's view of some rows."""
@@ -95,7 +127,7 @@ class InputBatch:
         is_grown = self.num_computed_tokens[rows] == self.num_tokens[rows]
         given = np.array(plan.running_last_token_ids, np.int64)
         tokens = np.where(given >= 0, given, self.pending[rows])[is_grown]
-        assert np.all(tokens >= 0), "a row goes on only after its last token is known"
+        assert np.all((tokens >= 0) | (tokens == UNREAD)), "a row goes on only after its last token is there"
         grown = rows[is_grown]
         self.token_ids[grown, self.num_tokens[grown]] = tokens
         self.num_tokens[grown] += 1
@@ -152,4 +184,5 @@ class InputBatch:
             self.num_prompt_logprobs,
             self.pooling,
             self.pending,
+            self.sampled_places,
         )

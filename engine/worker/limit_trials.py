@@ -9,10 +9,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 
+from vllm_obs.engine.kernels.cpu.block_matrix import BlockMatrix
 from vllm_obs.engine.kernels.cpu.jit import this_machine
 from vllm_obs.engine.kernels.cpu.linear import PackedMatrix
+from vllm_obs.engine.kernels.cpu.program import BLOCK_FORMS
 from vllm_obs.engine.model.compiled_decoder import CompiledDecoder
-from vllm_obs.engine.model.compiled_step import multiply
+from vllm_obs.engine.model.linear_calls import Matrix, multiply
 from vllm_obs.engine.model.numerics import Numerics
 from vllm_obs.engine.worker.limits import BestRate, MachineLimits, Trial
 from vllm_obs.telemetry.memory_samples import Ranges
@@ -55,7 +57,8 @@ def products_of(
 ) -> tuple[torch.dtype, Sequence[MakeProduct]]:
     """In which numbers a model's products are done, and the ways to do one: its own, and torch's plain one."""
     if isinstance(model, CompiledDecoder):
-        return torch.float32, [_compiled(model), _plain(torch.float32, device)]
+        has_blocks = bool({*model.kernels.forms} & {*BLOCK_FORMS})
+        return torch.int16 if has_blocks else torch.float32, [_compiled(model), _plain(torch.float32, device)]
     numerics = getattr(model, "numerics", None)
     if isinstance(numerics, Numerics):
         return numerics.weights, [_own(numerics), _plain(numerics.weights, device)]
@@ -108,9 +111,15 @@ def _compiled(model: CompiledDecoder) -> MakeProduct:
     machine = this_machine()
     assert machine is not None, "it has compiled a model"
 
+    def matrix_of(size: int) -> Matrix:
+        if "q4" in model.kernels.forms:
+            return BlockMatrix.pack(torch.zeros(size, size // 32 * 20, dtype=torch.uint8), "Q4_1", machine)
+        if "q8" in model.kernels.forms:
+            return BlockMatrix.pack(torch.zeros(size, size // 32 * 34, dtype=torch.uint8), "Q8_0", machine)
+        return PackedMatrix.pack(torch.full((size, size), 0.5, dtype=model.dtype), machine)
+
     def make(size: int) -> Product:
-        matrix = PackedMatrix.pack(torch.full((size, size), 0.5, dtype=model.dtype), machine)
-        rows = torch.full((size, size), 0.5)
+        matrix, rows = matrix_of(size), torch.full((size, size), 0.5)
         return lambda: multiply(model.kernels, rows, matrix, torch.get_num_threads())
 
     return make

@@ -43,8 +43,8 @@ def size_kv_cache(config: VllmConfig, block_bytes: int, available_bytes: int) ->
     num_blocks, bound = _blocks_and_bound(config, block_bytes, available_bytes)
     if num_blocks * block_bytes > available_bytes:
         raise ConfigError(
-            f"the KV cache asked for by {bound} takes {_gib(num_blocks * block_bytes)}, "
-            f"but {_gib(available_bytes)} are free; lower it"
+            f"the KV cache asked for by {bound} takes {size_text(num_blocks * block_bytes)}, "
+            f"but {size_text(available_bytes)} are free; lower it"
         )
     if num_blocks < per_sequence:
         _report_too_small(config, num_blocks, block_bytes)
@@ -52,7 +52,7 @@ def size_kv_cache(config: VllmConfig, block_bytes: int, available_bytes: int) ->
         "KV cache: %d blocks of %d tokens, %s, set by %s",
         num_blocks,
         config.cache.block_size,
-        _gib(num_blocks * block_bytes),
+        size_text(num_blocks * block_bytes),
         bound,
     )
     return KVCapacity(num_blocks, block_bytes, available_bytes, bound)
@@ -69,7 +69,7 @@ def _blocks_and_bound(config: VllmConfig, block_bytes: int, available_bytes: int
     if config.model.device == "cpu" and useful <= affordable:
         return useful, "--max-num-seqs times --max-model-len"
     if config.model.device == "cpu" and available_bytes == CPU_DEFAULT_CAP_BYTES:
-        return affordable, f"the default cap of {_gib(CPU_DEFAULT_CAP_BYTES)} on a CPU"
+        return affordable, f"the default cap of {size_text(CPU_DEFAULT_CAP_BYTES)} on a CPU"
     return affordable, "free memory"
 
 
@@ -85,13 +85,13 @@ def _report_too_small(config: VllmConfig, num_blocks: int, block_bytes: int) -> 
         return
     needed = -(-length // block_size) * block_bytes
     raise ConfigError(
-        f"one sequence of {length} tokens needs {_gib(needed)} of KV cache, "
-        f"and there are {_gib(num_blocks * block_bytes)} ({held} tokens); "
+        f"one sequence of {length} tokens needs {size_text(needed)} of KV cache, "
+        f"and there are {size_text(num_blocks * block_bytes)} ({held} tokens); "
         "lower --max-model-len or raise --kv-cache-memory-bytes"
     )
 
 
-def _gib(num_bytes: int) -> str:
+def size_text(num_bytes: int) -> str:
     """A size for people; small ones keep their digits, so that two numbers in a message always differ visibly."""
     if num_bytes < 2**20:
         return f"{num_bytes} bytes"

@@ -79,11 +79,10 @@ def _is_within(event: TorchEvent, moments: WorkerMoments) -> bool:
     return any(begun_at <= event.begun_at and event.ended_at <= ended_at for begun_at, ended_at in phases)
 
 
-def device_ranges(step: CapturedStep) -> Iterator[tuple[str, Range]]:
-    """What ran on streams of devices, with the stream."""
-    for event in step.events:
-        if event.track:
-            yield event.track, _torch_range(event)
+def device_ranges(step: CapturedStep) -> list[tuple[str, Range]]:
+    """What ran on streams of devices, with the stream, in order of begin."""
+    found = [(event.track, _device_range(event)) for event in step.events if event.track]
+    return sorted(found, key=lambda each: each[1].begun_at)
 
 
 def _frame(step: CapturedStep) -> Iterator[Range]:
@@ -110,6 +109,12 @@ def _program_ranges(program: Program) -> Iterator[Range]:
 @lru_cache(maxsize=4096)
 def _call(number: int) -> OperatorCall:
     return read_label(number)
+
+
+def _device_range(event: TorchEvent) -> Range:
+    """`num_bytes` are those that a copy moved."""
+    shapes, flops, num_bytes = event.shapes, event.flops, event.num_bytes
+    return Range(event.begun_at, event.ended_at, event.name, KERNEL, shapes, flops, num_bytes)
 
 
 def _torch_range(event: TorchEvent) -> Range:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from vllm_obs.engine.plan import WorkerMoments
+from vllm_obs.engine.worker.profiler_kernels import KernelTable
 from vllm_obs.engine.worker.profiler_nest import Nested
 from vllm_obs.engine.worker.profiler_step import (
     FORWARD,
@@ -24,8 +25,6 @@ BETWEEN = "(between operators)"
 """Python between operators: the time of a step that no operator accounts for."""
 OTHER = "(other)"
 """Of a phase: what came after MAX_ROWS different operators, and all but the MAX_SHOWN that took most."""
-DEVICE = "device"
-"""In place of the phase: work on a stream of a device, which runs beside the phases."""
 BETWEEN_PHASES = "between"
 HOST = "host"
 """The kind of what no range but those of steps, phases and layers is for."""
@@ -61,6 +60,7 @@ class OperatorTable:
     def __init__(self) -> None:
         self._rows: dict[_Key, _Row] = {}
         self._layers: dict[str, int] = {}
+        self._kernels = KernelTable()
         self._moments: list[WorkerMoments] = []
         self._first = self._last = -1
 
@@ -85,10 +85,9 @@ class OperatorTable:
             self._count(row, one, nested.own_ns)
         row.num_bytes += nested.num_bytes
 
-    def add_device(self, one: Range) -> None:
-        """Count work on a device."""
-        row = self._row(_Key(DEVICE, one.kind, one.name, one.detail))
-        self._count(row, one, one.ended_at - one.begun_at)
+    def add_device(self, track: str, one: Range) -> None:
+        """Count work on a device, which runs beside the phases and has a table of its own."""
+        self._kernels.add(track, one)
 
     def _row(self, key: _Key) -> _Row:
         row = self._rows.get(key)
@@ -112,7 +111,9 @@ class OperatorTable:
         return sorted(shown.items(), key=lambda item: -item[1].own_ns)
 
     def content(self) -> dict[str, Any]:
-        """Plain values: the steps, the operators (most own time first), the layers. Lengths in seconds.
+        """Plain values: the steps, the operators (most own time first), the layers, the kernels of a device.
+
+        Lengths in seconds.
 
         `accounted_share` (0 to 1) is what operators make of the recorded forward time; the rest is Python.
         """
@@ -133,6 +134,7 @@ class OperatorTable:
             "accounted_share": operators_ns / forward_ns if forward_ns else 0.0,
             "operators": [_shown(key, row, sum(lengths), forward_ns) for key, row in rows],
             "layers": [{"layer": name, "seconds": _seconds(ns)} for name, ns in _in_order(self._layers.items())],
+            **self._kernels.content(),
         }
 
 

@@ -1,6 +1,7 @@
 """TorchCycle: torch's own profiler over one step at a time, its events brought to the clock of the run."""
 
 import os
+import re
 import time
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 _MARK = "vllm_obs.mark"
 _MEMORY = "[memory]"
+_COPIES = ("Memcpy", "Memset")
+_BYTES = re.compile(r'"bytes": (\d+)')
 _NUM_MARKS = 2
 _CPU = torch.device("cpu").type
 
@@ -20,6 +23,7 @@ _CPU = torch.device("cpu").type
 class TorchEvent(NamedTuple):
     """One operator, kernel, allocation (`num_bytes`, may be negative) or call of Python; monotonic ns.
 
+    A copy on a device has the bytes it moved, a kernel the operations of the operator that it did most of.
     `track` is empty on the thread that runs the steps, else which stream of which device it ran on.
     """
 
@@ -68,14 +72,17 @@ class TorchCycle:
         profiled.__exit__(None, None, None)
         events = profiled.kineto_results.events()
         offset = _offset(events, self._marks)
+        flops = _flops_of_kernels(events) if "flops" in self._options else {}
         return [
-            self._event(event, offset) for event in events if not event.is_hidden_event() and event.name() != _MARK
+            self._event(event, offset, flops.get(place, 0))
+            for place, event in enumerate(events)
+            if _is_work(event)
         ]
 
-    def _event(self, event: Any, offset: int) -> TorchEvent:
+    def _event(self, event: Any, offset: int, device_flops: int = 0) -> TorchEvent:
         begun_at = event.start_ns() - offset
         name = event.name()
-        is_device = event.device_type() != DeviceType.CPU
+        is_device = _is_on_device(event)
         return TorchEvent(
             begun_at,
             begun_at + event.duration_ns(),
@@ -83,9 +90,40 @@ class TorchCycle:
             f"device {event.device_index()} stream {event.device_resource_id()}" if is_device else "",
             event.is_python_function(),
             _shapes(event.shapes()) if self._with_shapes else "",
-            event.flops(),
-            event.nbytes() if name == _MEMORY else 0,
+            device_flops if is_device else event.flops(),
+            _copied_bytes(event) if is_device else event.nbytes() if name == _MEMORY else 0,
         )
+
+
+def _is_on_device(event: Any) -> bool:
+    return bool(event.device_type() != DeviceType.CPU)
+
+
+def _is_work(event: Any) -> bool:
+    """Ranges that somebody named are drawn on streams as well, over the kernels: no work of the device."""
+    is_named = _is_on_device(event) and event.is_user_annotation()
+    return not (is_named or event.is_hidden_event() or event.name() == _MARK)
+
+
+def _copied_bytes(event: Any) -> int:
+    """What a copy or a fill moved, as CUPTI tells it."""
+    if not event.name().startswith(_COPIES):
+        return 0
+    found = _BYTES.search(event.metadata_json())
+    return int(found[1]) if found else 0
+
+
+def _flops_of_kernels(events: list[Any]) -> dict[int, int]:
+    """Place of a kernel → operations of the operator that launched it; of its kernels the longest has them."""
+    operators = {event.correlation_id(): event.flops() for event in events if event.flops()}
+    longest: dict[int, int] = {}
+    for place, event in enumerate(events):
+        operator = event.linked_correlation_id() if _is_on_device(event) else 0
+        if operator in operators:
+            before = longest.get(operator)
+            if before is None or event.duration_ns() > events[before].duration_ns():
+                longest[operator] = place
+    return {place: operators[operator] for operator, place in longest.items()}
 
 
 def _mark() -> tuple[int, int]:

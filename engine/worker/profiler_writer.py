@@ -86,7 +86,7 @@ class ProfileWriter:
                 trace.add(one.range)
             self._count()
         for track, work in device_ranges(step):
-            table.add_device(work)
+            table.add_device(track, work)
             trace.add_device(track, work)
             self._count()
 

@@ -9,7 +9,8 @@ import torch
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.messages import Int32Array
 from vllm_obs.engine.pooling.kinds import POOLING_KINDS, PoolingKind
-from vllm_obs.engine.worker.input_batch import NOT_POOLED, InputBatch
+from vllm_obs.engine.worker.device_port import DevicePort
+from vllm_obs.engine.worker.input_batch import NOT_POOLED, UNREAD, InputBatch
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -45,7 +46,8 @@ class PoolSpan:
 @dataclass(frozen=True)
 class StepInputs:
     """token_ids and positions: int64 (T,). `sampled_rows` (input batch rows, in plan order) own the first hidden
-    states, in that order; those of `prompt_spans` follow, then those of `pool_spans`.
+    states, in that order; those of `prompt_spans` follow, then those of `pool_spans`. `unread`, int64 (2, N), says
+    which of the tokens are still on the device, and where among those sampled last.
     """
 
     token_ids: torch.Tensor
@@ -54,10 +56,20 @@ class StepInputs:
     sampled_rows: Int64Array
     prompt_spans: list[PromptSpan]
     pool_spans: list[PoolSpan]
+    unread: torch.Tensor | None = None
+
+    def feed(self, sampled: torch.Tensor) -> None:
+        """Put in the tokens that the host does not know, from those sampled last, int64 (R,), on the device.
+
+        A row that failed has none; what comes of it is nobody's.
+        """
+        if self.unread is not None:
+            places, sources = self.unread
+            self.token_ids.index_copy_(0, places, sampled.index_select(0, sources).clamp_(min=0))
 
 
-def prepare(batch: InputBatch, rows: Int64Array, num_scheduled: Int64Array, device: torch.device) -> StepInputs:
-    """Inputs for `rows` (plan order) with so many tokens each, both int64 (B,).
+def prepare(batch: InputBatch, rows: Int64Array, num_scheduled: Int64Array, port: DevicePort) -> StepInputs:
+    """Inputs for `rows` (plan order) with so many tokens each, both int64 (B,), on their way to the device.
 
     The flat token axis has rows of one token first, then the longer ones, each in plan order.
     """
@@ -77,26 +89,42 @@ def prepare(batch: InputBatch, rows: Int64Array, num_scheduled: Int64Array, devi
     spans, span_tokens = _prompt_spans(batch, ordered, token_starts, seq_lens, int(is_sampled.sum()))
     num_hidden = int(is_sampled.sum()) + sum(map(len, span_tokens))
     pool_spans, pool_tokens = _pool_spans(batch, ordered, token_starts, seq_lens, num_hidden)
-    max_blocks = -(-int(seq_lens.max()) // batch.block_size)
-
-    def tensor(values: npt.NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(values).to(device)
-
+    token_ids = batch.token_ids[token_rows, positions].astype(np.int64)
+    arrays = [
+        token_ids,
+        positions,
+        _tables(batch, ordered, int(seq_lens.max()), port.table_multiple),
+        _slots(batch, token_rows, positions),
+        np.concatenate([last_tokens[is_sampled], *span_tokens, *pool_tokens]),
+    ]
+    if batch.has_unread and len(places := np.flatnonzero(token_ids == UNREAD)):
+        arrays.append(np.stack([places, batch.sampled_places[token_rows[places]]]))
+    token_tensor, position_tensor, block_tables, slot_mapping, logits_indices, *unread = port.upload(arrays)
     return StepInputs(
-        token_ids=tensor(batch.token_ids[token_rows, positions].astype(np.int64)),
-        positions=tensor(positions),
+        token_ids=token_tensor,
+        positions=position_tensor,
         attention=AttentionBatch(
             num_decodes=int(np.count_nonzero(query_lens == 1)),
             query_lens=query_lens.tolist(),
             seq_lens=seq_lens.tolist(),
-            block_tables=tensor(batch.block_tables[ordered, :max_blocks]),
-            slot_mapping=tensor(_slots(batch, token_rows, positions)),
-            logits_indices=tensor(np.concatenate([last_tokens[is_sampled], *span_tokens, *pool_tokens])),
+            block_tables=block_tables,
+            slot_mapping=slot_mapping,
+            logits_indices=logits_indices,
         ),
         sampled_rows=rows[is_sampled],
         prompt_spans=spans,
         pool_spans=pool_spans,
+        unread=unread[0] if unread else None,
     )
+
+
+def _tables(batch: InputBatch, rows: Int64Array, max_seq_len: int, multiple: int) -> Int64Array:
+    """Block tables as wide as the longest row needs, or the next multiple of so many blocks."""
+    num_blocks = -(-max_seq_len // batch.block_size)
+    tables: Int64Array = batch.block_tables[rows, :num_blocks]
+    if missing := -num_blocks % multiple:
+        tables = np.pad(tables, ((0, 0), (0, missing)))
+    return tables
 
 
 def _slots(batch: InputBatch, token_rows: Int64Array, positions: Int64Array) -> Int64Array:

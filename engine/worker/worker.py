@@ -5,23 +5,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.group_setup import ALONE_SETUP, GroupSetup, OutOfStepError, PeerLostError
-from vllm_obs.engine.messages import SamplingSpec
 from vllm_obs.engine.model.interface import DecoderModel, Progress, unwatched
 from vllm_obs.engine.model.loader import load_model
 from vllm_obs.engine.model.partition import Partition
 from vllm_obs.engine.model.peers import ALONE, Place
-from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, NewRow, StepPlan
+from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
 from vllm_obs.engine.profile_captures import CaptureSite, MakeCapture
 from vllm_obs.engine.profile_order import OPERATORS, ProfileOrder
 from vllm_obs.engine.startup_phases import startup_part
 from vllm_obs.engine.worker.device_memory import cuda_cache_budget
+from vllm_obs.engine.worker.execution import Execution
+from vllm_obs.engine.worker.gpu_memory import CudaMemory, GpuMemory, MemoryHeld, OutOfGpuMemoryError, out_of_memory
+from vllm_obs.engine.worker.graph_set_up import GraphSetUp, cuda_graph_set_up, why_no_graphs
 from vllm_obs.engine.worker.host import free_memory_bytes, return_freed_memory
 from vllm_obs.engine.worker.limit_trials import measure_limits
 from vllm_obs.engine.worker.limits import MachineLimits
@@ -29,12 +30,11 @@ from vllm_obs.engine.worker.memory import cpu_cache_budget
 from vllm_obs.engine.worker.model_runner import ModelRunner
 from vllm_obs.engine.worker.placement import Placement, core_share, placement
 from vllm_obs.engine.worker.profiler import OperatorCapture
+from vllm_obs.engine.worker.warm_up import warm_up
 from vllm_obs.telemetry.memory_samples import Ranges
 
 if TYPE_CHECKING:
     from vllm_obs.engine.worker.process_group import RankGroup
-
-WARM_UP_TOKENS = 32
 
 
 class Worker:
@@ -56,6 +56,9 @@ class Worker:
         self._model: DecoderModel | None = None
         self._runner: ModelRunner | None = None
         self._capture: OperatorCapture | None = None
+        self._memory: GpuMemory = CudaMemory()
+        self._held = MemoryHeld()
+        self._graph_set_up: GraphSetUp | None = None
         place = placement(config, rank)
         if config.model.device == "cuda":
             _take_gpu(place)
@@ -81,8 +84,13 @@ class Worker:
         if self._group_setup.world_size > 1:
             with startup_part("meet the other ranks"):
                 place = self._meet()
-        self._model = load_model(self.config, place)
+        with self._explained("while the weights were loaded"):
+            self._model = load_model(self.config, place)
         return_freed_memory()
+        if self.config.model.device == "cuda":
+            self._held = MemoryHeld(weights=self._memory.allocated())
+            if not why_no_graphs(self.config, self.model):
+                self._graph_set_up = cuda_graph_set_up(self.config, self.model, self._memory)
 
     def _meet(self) -> Place:
         from vllm_obs.engine.worker.process_group import RankGroup  # loads torch.distributed
@@ -100,55 +108,41 @@ class Worker:
         if self.config.model.architecture.is_encoder:
             return 0
         if self.config.model.device == "cuda":
-            return cuda_cache_budget(self.config, self.model)
+            with self._explained("in the largest step, which is tried before the cache is sized"):
+                graph_bytes = 0 if self._graph_set_up is None else self._graph_set_up.bytes_needed()
+                return cuda_cache_budget(self.config, self.model, self._memory, graph_bytes)
         return cpu_cache_budget(self.config, free_memory_bytes())
 
     def initialize_cache(self, num_blocks: int) -> None:
         """Allocate the cache and make the runner. Raises ConfigError when the memory is not there after all."""
+        size = num_blocks * self.kv_block_bytes()
         try:
-            kv_cache = self.model.allocate_kv_cache(num_blocks, self.config.cache.block_size)
+            with self._explained(f"for a KV cache of {num_blocks} blocks"):
+                kv_cache = self.model.allocate_kv_cache(num_blocks, self.config.cache.block_size)
         except (RuntimeError, MemoryError) as error:
-            size = num_blocks * self.kv_block_bytes()
             raise ConfigError(
                 f"a KV cache of {num_blocks} blocks ({size} bytes) could not be allocated; "
                 "lower --kv-cache-memory-bytes or --gpu-memory-utilization"
             ) from error
+        self._held = self._held._replace(kv_cache=size)
         self._runner = ModelRunner(self.config, self.model, kv_cache, self.rank, on_layer=self._on_layer)
+        self._runner.eager_reason = why_no_graphs(self.config, self.model)
 
     def warm_up(self) -> None:
-        """Run a short prompt and one decode step, so that the first request does not pay for first uses."""
-        if self.config.model.architecture.is_encoder:
-            self._warm_up_encoder()
-            return
-        block_size = self.config.cache.block_size
-        room = min(self.config.model.max_model_len, self.runner.kv_cache.num_blocks * block_size)
-        num_tokens = min(WARM_UP_TOKENS, room - 1, self.config.scheduler.max_num_batched_tokens)
-        if num_tokens < 1:
-            return
-        blocks = list(range(-(-(num_tokens + 1) // block_size)))
-        prompt = np.zeros(num_tokens, np.int32)
-        new = NewRow("warm-up", prompt, num_tokens, SamplingSpec(top_p=0.9), blocks, 0)
-        num_words = -(-self.config.model.architecture.vocab_size // 32)
-        masks = GrammarMasks(["warm-up"], np.full((1, num_words), -1, np.int32))  # of a grammar that allows all
-        for plan in (
-            StepPlan(0, [new], [], [], [], [], [num_tokens], []),
-            StepPlan(0, [], ["warm-up"], [[]], [num_tokens], [0], [1], []),
-            StepPlan(0, [], [], [], [], [], [], ["warm-up"]),
-        ):
-            self.runner.execute_model(plan)
-            self.runner.sample_tokens(masks)
+        """Capture graphs, if any, and run steps that nobody asked for: no request pays for first uses.
 
-    def _warm_up_encoder(self) -> None:
-        num_tokens = min(WARM_UP_TOKENS, self.config.model.max_model_len)
-        blocks = list(range(-(-num_tokens // self.config.cache.block_size)))
-        text, sampling = np.zeros(num_tokens, np.int32), SamplingSpec(max_tokens=0, pooling="mean")
-        new = NewRow("warm-up", text, num_tokens, sampling, blocks, 0)
-        for plan in (
-            StepPlan(0, [new], [], [], [], [], [num_tokens], []),
-            StepPlan(0, [], [], [], [], [], [], ["warm-up"]),
-        ):
-            self.runner.execute_model(plan)
-            self.runner.sample_tokens(None)
+        Raises ConfigError when the GPU's memory is not enough for that.
+        """
+        with self._explained("in the warm-up"):
+            self._capture_graphs()
+            warm_up(self.config, self.runner)
+
+    def _capture_graphs(self) -> None:
+        if self._graph_set_up is None:
+            return
+        with startup_part("capture CUDA graphs"):
+            self.runner.graphs, graph_bytes = self._graph_set_up.captured(self.runner.kv_cache)
+        self._held = self._held._replace(graphs=graph_bytes)
 
     def machine_limits(self, weights: Ranges) -> MachineLimits:
         """What this machine does at best, with the threads that steps have; `weights` lie in the host's memory."""
@@ -171,6 +165,10 @@ class Worker:
     def take_exchange_ns(self) -> int:
         """How long this rank was in exchanges with others since this was asked last."""
         return 0 if self._group is None else self._group.take_exchange_ns()
+
+    def take_execution(self) -> Execution:
+        """How the step that was sampled last was run."""
+        return self.runner.take_execution()
 
     @property
     def profile_kinds(self) -> dict[str, MakeCapture]:
@@ -195,10 +193,21 @@ class Worker:
             yield
         except (PeerLostError, MemoryError):
             raise
+        except torch.OutOfMemoryError as error:
+            message = out_of_memory(error, "in a step", self._held, self._memory)
+            raise (OutOfGpuMemoryError if self._group is None else OutOfStepError)(message) from error
         except Exception as error:
             if self._group is None:
                 raise
             raise OutOfStepError(f"{type(error).__name__} in the middle of a step") from error
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        """A GPU out of memory at the start is a ConfigError: who holds what, and which flags to change."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(out_of_memory(error, doing, self._held, self._memory)) from error
 
     def _execute_captured(self, plan: StepPlan, capture: OperatorCapture) -> None:
         capture.begin_step(plan)
@@ -226,6 +235,7 @@ class Worker:
     def shutdown(self) -> None:
         """Let go of the cache and the weights; idempotent."""
         self._runner = None
+        self._graph_set_up = None
         self._model = None
         if self.config.model.device == "cuda":
             torch.cuda.empty_cache()

@@ -5,51 +5,26 @@ from dataclasses import dataclass, replace
 import torch
 import triton.language as tl
 
+from vllm_obs.engine.kernels.triton.attention_tiles import (
+    LOG2_E,
+    bent,
+    cached_tile,
+    product,
+    queries_of_tile,
+    seen,
+    softmax_step,
+    steps_of_split,
+)
 from vllm_obs.engine.kernels.triton.configs import Configs
-from vllm_obs.engine.kernels.triton.fp8 import decode_e4m3
 from vllm_obs.engine.kernels.triton.launch import (
     Launch,
     LaunchConfig,
     Number,
     Pointer,
-    Tile,
-    device_function,
     is_interpreted,
     padded,
 )
 from vllm_obs.engine.kernels.triton.launch import kernel as jit_kernel
-
-_LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-@device_function
-def row_of_tile(query_starts: "Pointer", num_rows: "Number", tile: "Number", TILE_QUERIES: tl.constexpr) -> Tile:
-    """The row a tile belongs to, by bisection; row r owns the tiles from starts[r] // TILE_QUERIES + r on.
-
-    That gives each row as many tiles as it can need, at most one too many, from sizes the host knows.
-    """
-    low = tile * 0
-    high = low + num_rows
-    while high - low > 1:
-        middle = (low + high) // 2
-        is_reached = tl.load(query_starts + middle) // TILE_QUERIES + middle <= tile
-        low = tl.where(is_reached, middle, low)
-        high = tl.where(is_reached, high, middle)
-    return low
-
-
-@device_function
-def cached_tile(
-    layer_cache: "Pointer", offsets: "Tile", seen: "Tile", FP8: tl.constexpr, NATIVE_FP8: tl.constexpr
-) -> Tile:
-    """Keys or values; what lies behind a row's newest token is never read, so no stale NaN gets in."""
-    loaded = tl.load(layer_cache + offsets, mask=seen, other=0)
-    if not FP8:
-        return loaded
-    elif NATIVE_FP8:  # noqa: RET505 - Triton takes an early return for one more way out of the whole function
-        return loaded.to(tl.float8e4nv, bitcast=True).to(tl.float32)
-    else:
-        return decode_e4m3(loaded)
 
 
 @jit_kernel
@@ -90,19 +65,18 @@ def paged_attention_kernel(
     """
     group: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
     tile_queries: tl.constexpr = BLOCK_M // group
-    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    row = row_of_tile(query_starts, num_rows, tile, tile_queries)
-    row_start = tl.load(query_starts + row)
-    num_queries = tl.load(query_starts + row + 1) - row_start
-    first_query = (tile - row_start // tile_queries - row) * tile_queries
+    kv_head, split = tl.program_id(1), tl.program_id(2)
+    row, row_start, num_queries, first_query = queries_of_tile(
+        query_starts, num_rows, tl.program_id(0), tile_queries
+    )
     if first_query >= num_queries:
         return
-    seq_len = tl.load(seq_lens + row)
     line = tl.arange(0, BLOCK_M)
     query = first_query + line // group
     head = kv_head * group + line % group
     is_line = (line < tile_queries * group) & (query < num_queries)
-    position = seq_len - num_queries + query
+    first_position = tl.load(seq_lens + row) - num_queries
+    position = first_position + query
     feature = tl.arange(0, HEAD_BLOCK)
     is_feature = feature < HEAD_DIM
     token = (row_start + query).to(tl.int64)
@@ -112,20 +86,12 @@ def paged_attention_kernel(
         other=0.0,
     )
     dtype = query_tile.dtype
-    if WIDEN:
-        query_tile = query_tile.to(tl.float32)
-
-    end_key = seq_len - num_queries + tl.minimum(first_query + tile_queries, num_queries)
-    first_step = 0
-    if WINDOW > 0:
-        first_step = tl.maximum(seq_len - num_queries + first_query - WINDOW + 1, 0) // BLOCK_N
-    end_step = tl.cdiv(end_key, BLOCK_N)
-    share = tl.cdiv(end_step - first_step, NUM_SPLITS)
-    begin = first_step + split * share
+    end_key = first_position + tl.minimum(first_query + tile_queries, num_queries)
+    begin, end = steps_of_split(first_position + first_query, end_key, split, WINDOW, NUM_SPLITS, BLOCK_N)
     largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     sums = tl.zeros([BLOCK_M, HEAD_BLOCK], tl.float32)
-    for step in range(begin, tl.minimum(begin + share, end_step)):
+    for step in range(begin, end):
         key = step * BLOCK_N + tl.arange(0, BLOCK_N)
         is_key = key < end_key
         block = tl.load(block_tables + row * table_stride + key // CACHE_BLOCK, mask=is_key, other=0)
@@ -134,20 +100,10 @@ def paged_attention_kernel(
         keys = cached_tile(
             layer_cache, place[None, :] + feature[:, None], is_key[None, :] & is_feature[:, None], FP8, NATIVE_FP8
         ).to(dtype)
-        if WIDEN:
-            keys = keys.to(tl.float32)
-        scores = tl.dot(query_tile, keys, input_precision="ieee") * scale
-        if HAS_SOFT_CAP:
-            scores = soft_cap * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * _LOG2_E / soft_cap)) + 1.0))
-        is_seen = is_key[None, :] & (key[None, :] <= position[:, None])
-        if WINDOW > 0:
-            is_seen &= key[None, :] > position[:, None] - WINDOW
-        scores = tl.where(is_seen, scores * _LOG2_E, float("-inf"))
-        grown = tl.maximum(largest, tl.max(scores, 1))
-        pivot = tl.where(grown == float("-inf"), 0.0, grown)
-        weights = tl.exp2(scores - pivot[:, None])
-        kept = tl.exp2(largest - pivot)
-        total = total * kept + tl.sum(weights, 1)
+        scores = bent(product(query_tile, keys, WIDEN) * scale, soft_cap, HAS_SOFT_CAP)
+        is_seen = is_key[None, :] & seen(key[None, :], position[:, None], WINDOW)
+        scores = tl.where(is_seen, scores * LOG2_E, float("-inf"))
+        weights, kept, largest, total = softmax_step(scores, largest, total)
         values = cached_tile(
             layer_cache,
             place[:, None] + NUM_KV_HEADS * CACHE_BLOCK * HEAD_DIM + feature[None, :],
@@ -155,27 +111,16 @@ def paged_attention_kernel(
             FP8,
             NATIVE_FP8,
         ).to(dtype)
-        shares = weights.to(dtype)
-        if WIDEN:
-            values, shares = values.to(tl.float32), shares.to(tl.float32)
-        sums = sums * kept[:, None] + tl.dot(shares, values, input_precision="ieee")
-        largest = grown
+        sums = sums * kept[:, None] + product(weights.to(dtype), values, WIDEN)
 
-    place_out = token * NUM_HEADS + head
+    place_out = (token * NUM_HEADS + head) * NUM_SPLITS + split
+    kept_out = is_line[:, None] & is_feature[None, :]
     if NUM_SPLITS == 1:
         sums = sums * (value_scale / tl.where(is_line, total, 1.0))[:, None]
-        tl.store(
-            output + place_out[:, None] * HEAD_DIM + feature[None, :],
-            sums.to(output.dtype.element_ty),
-            mask=is_line[:, None] & is_feature[None, :],
-        )
+        target = output + place_out[:, None] * HEAD_DIM + feature[None, :]
+        tl.store(target, sums.to(output.dtype.element_ty), mask=kept_out)
     else:
-        place_out = place_out * NUM_SPLITS + split
-        tl.store(
-            partial + place_out[:, None] * HEAD_DIM + feature[None, :],
-            sums * value_scale,
-            mask=is_line[:, None] & is_feature[None, :],
-        )
+        tl.store(partial + place_out[:, None] * HEAD_DIM + feature[None, :], sums * value_scale, mask=kept_out)
         tl.store(partial_stats + place_out * 2, largest, mask=is_line)
         tl.store(partial_stats + place_out * 2 + 1, total, mask=is_line)
 

@@ -7,9 +7,34 @@ import triton.language as tl
 
 from vllm_obs.engine.kernels.triton.configs import Configs
 from vllm_obs.engine.kernels.triton.kv_write import store_cached
-from vllm_obs.engine.kernels.triton.launch import Launch, Number, Pointer, kernel, padded
+from vllm_obs.engine.kernels.triton.launch import (
+    Launch,
+    Number,
+    Pointer,
+    Tile,
+    device_function,
+    kernel,
+    padded,
+)
 from vllm_obs.engine.kernels.triton.paged_attention import AttentionShape
 from vllm_obs.engine.kernels.triton.rotary import rotated
+
+
+@device_function
+def normed_pairs(
+    first: "Tile",
+    second: "Tile",
+    weight: "Pointer",
+    pair: "Tile",
+    kept: "Tile",
+    eps: "Number",
+    HEAD_DIM: tl.constexpr,
+) -> "Tile":
+    """A head over its root mean square, times the norm's weight."""
+    factor = 1.0 / tl.sqrt(tl.sum(first * first + second * second, 0) / HEAD_DIM + eps)
+    first *= factor * tl.load(weight + 2 * pair, mask=kept, other=0.0).to(tl.float32)
+    second *= factor * tl.load(weight + 2 * pair + 1, mask=kept, other=0.0).to(tl.float32)
+    return first, second
 
 
 @kernel
@@ -46,9 +71,7 @@ def qkv_kernel(
             weight = query_weight
             if head >= NUM_HEADS:
                 weight = key_weight
-            factor = 1.0 / tl.sqrt(tl.sum(first * first + second * second, 0) / HEAD_DIM + eps)
-            first *= factor * tl.load(weight + 2 * pair, mask=kept, other=0.0).to(tl.float32)
-            second *= factor * tl.load(weight + 2 * pair + 1, mask=kept, other=0.0).to(tl.float32)
+            first, second = normed_pairs(first, second, weight, pair, kept, eps, HEAD_DIM)
         position = tl.load(positions + token)
         first, second = rotated(first, second, rotations + position * HEAD_DIM, pair, kept)
     if head < NUM_HEADS:

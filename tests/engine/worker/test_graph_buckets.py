@@ -11,29 +11,30 @@ def test_sizes_rise_to_the_largest_batch_and_waste_little(max_num_rows: int) -> 
     assert sizes == sorted(set(sizes))
     assert sizes[-1] == max_num_rows
     for num_rows in range(1, max_num_rows + 1):
-        use = choose_graph(num_rows, 1, sizes, enforce_eager=False)
+        use = choose_graph(num_rows, 1, sizes)
         assert use.is_graph
         assert use.bucket == num_rows + use.num_padded
         assert use.num_padded < max(8, num_rows / 8)
 
 
+def test_sizes_that_are_asked_for_are_those_that_a_step_can_have() -> None:
+    assert bucket_sizes(16, [32, 4, 8, 4]) == [4, 8]
+
+
 def test_a_batch_that_fits_a_size_is_not_padded() -> None:
-    assert choose_graph(8, 1, [1, 2, 4, 8], enforce_eager=False)[:2] == (8, 0)
-    assert choose_graph(3, 1, {8: "", 4: "", 1: ""}, enforce_eager=False)[:2] == (4, 1)
+    assert choose_graph(8, 1, [1, 2, 4, 8])[:2] == (8, 0)
+    assert choose_graph(3, 1, {8: "", 4: "", 1: ""})[:2] == (4, 1)
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "max_query_len", "captured", "enforce_eager", "reason"),
+    ("num_rows", "max_query_len", "captured", "reason"),
     [
-        (4, 1, [4], True, "--enforce-eager"),
-        (4, 2, [4], False, "the step has prompt tokens"),
-        (9, 1, [4, 8], False, "9 rows are more than the largest graph has (8)"),
-        (1, 1, [], False, "1 rows are more than the largest graph has (0)"),
+        (4, 2, [4], "prompt_tokens"),
+        (9, 1, [4, 8], "batch_size"),
+        (1, 1, [], "capture_failed"),
     ],
 )
-def test_other_steps_run_eagerly(
-    num_rows: int, max_query_len: int, captured: list[int], enforce_eager: bool, reason: str
-) -> None:
-    use = choose_graph(num_rows, max_query_len, captured, enforce_eager=enforce_eager)
+def test_other_steps_run_eagerly(num_rows: int, max_query_len: int, captured: list[int], reason: str) -> None:
+    use = choose_graph(num_rows, max_query_len, captured)
     assert use == (0, 0, reason)
     assert not use.is_graph

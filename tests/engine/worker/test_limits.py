@@ -1,6 +1,7 @@
 """A machine's limits: the best of what was timed until the time is up, recorded once, and no start fails by it."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -134,7 +135,13 @@ def test_of_a_small_model_a_buffer_is_read_instead() -> None:
     assert all(piece.data_ptr() != weights.data_ptr() for piece in pieces)
 
 
-def test_compiled_models_are_measured_with_their_own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("forms", "numbers"), [(("float16",), torch.float32), (("q4", "q8"), torch.int16)])
+def test_compiled_models_are_measured_with_their_own_kernels(
+    forms: tuple[str, ...], numbers: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limit_trials, "_compiled", lambda model: "compiled")
-    used, makers = products_of(CompiledDecoder.__new__(CompiledDecoder), torch.float16, CPU)
-    assert (used, makers[0], len(makers)) == (torch.float32, "compiled", 2)
+    model = CompiledDecoder.__new__(CompiledDecoder)
+    object.__setattr__(model, "kernels", SimpleNamespace(forms=forms))
+    used, makers = products_of(model, torch.float16, CPU)
+    assert (used, len(makers)) == (numbers, 2)
+    assert str(makers[0]) == "compiled"

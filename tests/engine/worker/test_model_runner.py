@@ -10,7 +10,7 @@ from plan_driver import Driver
 
 from vllm_obs.engine.messages import SamplingSpec
 from vllm_obs.engine.plan import StepPlan
-from vllm_obs.engine.worker import model_runner
+from vllm_obs.engine.worker import prompt_scores
 
 NewDriver = Callable[..., Driver]
 
@@ -82,7 +82,7 @@ def test_prompt_logprobs_cover_every_position_but_the_last_in_bounded_slices(
     chunk: int,
     logits_bytes: int,
 ) -> None:
-    monkeypatch.setattr(model_runner, "PROMPT_LOGITS_BYTES", logits_bytes)
+    monkeypatch.setattr(prompt_scores, "PROMPT_LOGITS_BYTES", logits_bytes)
     prompt = np.random.default_rng(9).integers(0, 64, 23).tolist()
     driver = new_driver()
     driver.add("other", [1, 2], SamplingSpec(temperature=0.0), 30)

@@ -37,8 +37,9 @@ def test_a_cycle_that_has_not_begun_holds_nothing() -> None:
 class DeviceEvent:
     """A kernel of a device as torch tells of it."""
 
-    def __init__(self, name: str, start_ns: int, duration_ns: int) -> None:
+    def __init__(self, name: str, start_ns: int, duration_ns: int, **facts: Any) -> None:
         self._values = (name, start_ns, duration_ns)
+        self._facts = facts
 
     def name(self) -> str:
         return self._values[0]
@@ -69,6 +70,70 @@ class DeviceEvent:
 
     def nbytes(self) -> int:
         return 0
+
+    def is_hidden_event(self) -> bool:
+        return False
+
+    def is_user_annotation(self) -> bool:
+        return bool(self._facts.get("is_named", False))
+
+    def metadata_json(self) -> str:
+        return str(self._facts.get("metadata", ""))
+
+    def correlation_id(self) -> int:
+        return 0
+
+    def linked_correlation_id(self) -> int:
+        return int(self._facts.get("operator", 0))
+
+
+class HostEvent(DeviceEvent):
+    """An operator on the CPU."""
+
+    def device_type(self) -> DeviceType:
+        return DeviceType.CPU
+
+    def correlation_id(self) -> int:
+        return int(self._facts["number"])
+
+    def flops(self) -> int:
+        return int(self._facts.get("flops", 0))
+
+
+class Recorded:
+    """What torch's profiler holds once it is left."""
+
+    def __init__(self, *events: DeviceEvent) -> None:
+        self.kineto_results = self
+        self._events = list(events)
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def events(self) -> list[DeviceEvent]:
+        return self._events
+
+
+def test_a_recorded_step_of_a_gpu_tells_of_its_kernels() -> None:
+    cycle = TorchCycle("cuda", ("flops",))
+    cycle._profile = Recorded(
+        HostEvent("aten::mm", 1000, 50, number=3, flops=8_000_000),
+        DeviceEvent("nvjet_tst_128x64", 1100, 400, operator=3),
+        DeviceEvent("splitK_reduce", 1500, 20, operator=3),
+        DeviceEvent("paged_attention_kernel", 1600, 300),
+        DeviceEvent("Memcpy DtoH (Device -> Pinned)", 2000, 10, metadata='"stream": 7, "bytes": 4096, "x": 1'),
+        DeviceEvent("engine.step", 1000, 2000, is_named=True),
+        DeviceEvent("vllm_obs.mark", 900, 0),
+    )
+    cycle._marks = [(900, 900)]
+    found = {event.name: (event.track, event.flops, event.num_bytes) for event in cycle.end()}
+    assert found == {
+        "aten::mm": ("", 8_000_000, 0),
+        "nvjet_tst_128x64": ("device 1 stream 7", 8_000_000, 0),
+        "splitK_reduce": ("device 1 stream 7", 0, 0),
+        "paged_attention_kernel": ("device 1 stream 7", 0, 0),
+        "Memcpy DtoH (Device -> Pinned)": ("device 1 stream 7", 0, 4096),
+    }
 
 
 def test_the_mark_met_in_the_least_time_sets_the_clock() -> None:

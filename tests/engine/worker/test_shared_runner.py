@@ -18,7 +18,7 @@ from vllm_obs.engine.model.loader import load_plain
 from vllm_obs.engine.model.weights import open_weights
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
 from vllm_obs.engine.sampling import each_row
-from vllm_obs.engine.worker import model_runner
+from vllm_obs.engine.worker import prompt_scores
 from vllm_obs.engine.worker.model_runner import ModelRunner
 
 NUM_BLOCKS, BLOCK_SIZE = 60, 4
@@ -76,7 +76,7 @@ def test_tokens_and_log_probabilities_are_those_of_one_rank(
     config: VllmConfig, num_shards: int, num_stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        model_runner, "PROMPT_LOGITS_BYTES", 5 * 4 * 96
+        prompt_scores, "PROMPT_LOGITS_BYTES", 5 * 4 * 96
     )  # a prompt's logits come in several pieces
     expected, found = run_all(alone(config)), run_all(SharedRunners(config, num_shards, num_stages), chunk=9)
     for name, sequence in expected.sequences.items():
@@ -121,7 +121,7 @@ def test_a_row_that_cannot_be_sampled_keeps_the_ranks_in_step(
 def test_a_prompt_without_numbers_keeps_the_ranks_in_step(
     config: VllmConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_runner, "PROMPT_LOGITS_BYTES", 5 * 4 * 96)
+    monkeypatch.setattr(prompt_scores, "PROMPT_LOGITS_BYTES", 5 * 4 * 96)
     shared = SharedRunners(config, 2, 2)
     for runner in shared.runners[:2]:
         model: Any = runner.model

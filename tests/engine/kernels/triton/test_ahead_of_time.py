@@ -13,6 +13,7 @@ from vllm_obs.engine.kernels.triton.ahead_of_time import SHARED_BYTES
 from vllm_obs.engine.kernels.triton.configs import CAPABILITIES, configs_for
 from vllm_obs.engine.kernels.triton.specimens import specimens
 from vllm_obs.engine.kernels.triton.table import BEGIN, END
+from vllm_obs.engine.worker.profiler_kernels import OUR_KERNELS
 
 DOCUMENT = Path(__file__).parents[4] / "docs/kernels.md"
 
@@ -65,6 +66,11 @@ def test_a_card_without_a_table_takes_that_of_the_nearest_below() -> None:
     assert configs_for(89) == configs_for(80)
     assert configs_for(120) == configs_for(100)
     assert configs_for(75) == configs_for(80)
+
+
+def test_the_profiler_knows_the_kernels_by_name() -> None:
+    used = {launch.kernel.fn.__name__ for _, launch in specimens(configs_for(90), 90)}
+    assert used == OUR_KERNELS
 
 
 @pytest.mark.long

@@ -1,45 +1,20 @@
 """Decode steps replayed over fixed buffers give what eager ones give, with padding and without."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import torch
+from fake_graphs import FakeMaker
 from paged_runner import load_torch
 from tiny_models import TINY_CONFIG, random_tensors, write_model
 
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.kernels.triton.configs import configs_for
 from vllm_obs.engine.model.triton_decoder import TritonCard, TritonDecoder
-from vllm_obs.engine.worker.decode_graphs import DecodeGraphs, GraphLimits, Work
+from vllm_obs.engine.worker.decode_graphs import DecodeGraphs, GraphLimits
+from vllm_obs.engine.worker.graph_buckets import bucket_sizes
 
 BLOCK_SIZE, MAX_LEN = 4, 16
-
-
-@dataclass
-class FakeGraph:
-    """Does the work again, into the same place."""
-
-    work: Work
-    result: torch.Tensor
-
-    def replay(self) -> None:
-        self.result.copy_(self.work())
-
-
-@dataclass
-class FakeMaker:
-    """Captures up to `num_rows` rows a graph; notes the sizes it is asked for."""
-
-    num_rows: int = 100
-    asked: list[int] = field(default_factory=list)
-
-    def capture(self, work: Work) -> tuple[FakeGraph, torch.Tensor]:
-        result = torch.full_like(work(), torch.nan)
-        self.asked.append(len(result))
-        if len(result) > self.num_rows:
-            raise torch.OutOfMemoryError("fake")
-        return FakeGraph(work, result), result
 
 
 @pytest.fixture
@@ -49,9 +24,9 @@ def decoder(tmp_path: Path) -> TritonDecoder:
     return TritonDecoder.over(load_torch(tmp_path), TritonCard(configs_for(90), num_processors=1))
 
 
-def _graphs(decoder: TritonDecoder, maker: FakeMaker, cache: object, enforce_eager: bool = False) -> DecodeGraphs:
-    graphs = DecodeGraphs(decoder, cache, GraphLimits(5, MAX_LEN, BLOCK_SIZE), maker, enforce_eager)
-    graphs.capture()
+def _graphs(decoder: TritonDecoder, maker: FakeMaker, cache: object) -> DecodeGraphs:
+    graphs = DecodeGraphs(decoder, cache, GraphLimits(5, MAX_LEN, BLOCK_SIZE), maker)
+    graphs.capture(bucket_sizes(5))
     return graphs
 
 
@@ -93,11 +68,15 @@ def test_a_size_without_room_is_left_out_and_named(
     graphs = _graphs(decoder, FakeMaker(num_rows=3), decoder.allocate_kv_cache(2, BLOCK_SIZE))
     assert graphs.sizes == [1, 2]
     assert "No CUDA graph for 5 rows" in caplog.text
-    assert graphs.choose(_step(4)[2]).reason == "4 rows are more than the largest graph has (2)"
+    assert graphs.choose(_step(4)[2]).reason == "batch_size"
 
 
-def test_nothing_is_captured_where_eager_is_enforced(decoder: TritonDecoder) -> None:
-    maker = FakeMaker()
-    graphs = _graphs(decoder, maker, decoder.allocate_kv_cache(2, BLOCK_SIZE), enforce_eager=True)
-    assert (maker.asked, graphs.sizes) == ([], [])
-    assert not graphs.choose(_step(1)[2]).is_graph
+def test_a_capture_that_fails_otherwise_leaves_no_graph_and_says_why_once(
+    decoder: TritonDecoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    maker = FakeMaker(failure=RuntimeError("operation not permitted"))
+    graphs = _graphs(decoder, maker, decoder.allocate_kv_cache(2, BLOCK_SIZE))
+    assert (maker.asked, graphs.sizes) == ([5], [])
+    (said,) = caplog.messages
+    assert "every step runs eagerly: a capture of 5 rows failed with RuntimeError: operation not permitted" in said
+    assert graphs.choose(_step(1)[2]).reason == "capture_failed"
