@@ -19,17 +19,27 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
+from functools import cache
 from typing import NamedTuple, cast
 
+import numpy as np
+
 from vllm_obs.engine.codec_arrays import Buffer
-from vllm_obs.engine.executor.commands import ExecuteModel, InitializeCache, Sampled, decode, encode
+from vllm_obs.engine.executor.commands import Command, ExecuteModel, InitializeCache, Sampled, decode, encode
+from vllm_obs.engine.executor.multiproc import Queues
+from vllm_obs.engine.executor.plan_stream import PlanReader, PlanWriter
 from vllm_obs.engine.executor.shm_queue import ShmQueueReader, ShmQueueWriter, join_frames, split_frames
-from vllm_obs.engine.executor.shm_ring import QueueHandle, create_queue
-from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan, WorkerMoments
+from vllm_obs.engine.executor.shm_ring import QueueHandle
+from vllm_obs.engine.messages import SamplingSpec
+from vllm_obs.engine.plan import ModelRunnerOutput, NewRow, StepPlan, WorkerMoments
 from vllm_obs.engine.wire import FrameEncoder
 
 NUM_READERS = (1, 2, 4, 8)
 BLOCK_SIZE = 16
+NO_BLOCKS: list[int] = []
+PROMPT = np.arange(40, dtype=np.int32)
+SAMPLING = SamplingSpec()
+"""Of a row that comes."""
 PAUSE_SECONDS = 0.004
 """Between two plans: readers have gone to sleep again."""
 WAIT_SECONDS = 30.0
@@ -50,24 +60,38 @@ _LENGTH = struct.Struct("=Q")
 _now = time.monotonic_ns
 
 
-def step_plan(num_rows: int, step: int) -> StepPlan:
-    """A step in which each row decodes one token and every sixteenth is given a block."""
+def step_plan(num_rows: int, step: int, num_changes: int = 0) -> StepPlan:
+    """A step in which each row decodes one token and every sixteenth is given a block.
+
+    `num_changes` rows have come in it, in the place of as many that have ended. As in the scheduler a row's id is
+    one string, and rows without a block share one list.
+    """
+    ids = [request_id(number) for number in range(step * num_changes, step * num_changes + num_rows)]
+    num_running = num_rows - num_changes
     return StepPlan(
         step=step,
-        new_rows=[],
-        running_ids=[f"{row * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128:032x}-0" for row in range(num_rows)],
-        running_new_blocks=[[row + step] if (row + step) % BLOCK_SIZE == 0 else [] for row in range(num_rows)],
-        running_num_computed_tokens=[300 + 7 * row + step for row in range(num_rows)],
-        running_last_token_ids=[-1] * num_rows,
-        num_scheduled_tokens=[1] * num_rows,
-        released_ids=[],
+        new_rows=[NewRow(new, PROMPT, len(PROMPT), SAMPLING, [1, 2, 3], 0) for new in ids[num_running:]],
+        running_ids=ids[:num_running],
+        running_new_blocks=[
+            [row + step] if (row + step) % BLOCK_SIZE == 0 else NO_BLOCKS for row in range(num_running)
+        ],
+        running_num_computed_tokens=[300 + 7 * row + step for row in range(num_running)],
+        running_last_token_ids=[-1] * num_running,
+        num_scheduled_tokens=[len(PROMPT)] * num_changes + [1] * num_running,
+        released_ids=[request_id(number) for number in range((step - 1) * num_changes, step * num_changes)],
     )
+
+
+@cache
+def request_id(number: int) -> str:
+    """That of the `number`th row."""
+    return f"{number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128:032x}-0"
 
 
 def step_answer(plan: StepPlan) -> ModelRunnerOutput:
     """A token for each row."""
     moments = [WorkerMoments(0, *[_now()] * 5)]
-    return ModelRunnerOutput(plan.step, plan.running_ids, list(range(plan.num_rows)), [], [], [], moments)
+    return ModelRunnerOutput(plan.step, plan.row_ids, list(range(plan.num_rows)), [], [], [], moments)
 
 
 class PipesWriter:
@@ -127,20 +151,19 @@ class ReaderPart(NamedTuple):
 
 
 def _handle(values: Sequence[object]) -> QueueHandle:
-    memory_fd, event_fds, num_slots, slot_bytes = values
-    return QueueHandle(
-        cast(int, memory_fd), tuple(cast(list[int], event_fds)), cast(int, num_slots), cast(int, slot_bytes)
-    )
+    memory_fd, event_fds, num_slots, slot_bytes, relays = values
+    ends = [tuple(cast(list[int], fds)) for fds in (event_fds, relays)]
+    return QueueHandle(cast(int, memory_fd), ends[0], cast(int, num_slots), cast(int, slot_bytes), ends[1])
 
 
 def read_plans(part: ReaderPart) -> None:
     """A reader's process: take plans until one has no model to run; print what each took, as JSON."""
-    plans, replies, encoder = part.open_plans(), part.open_replies(), FrameEncoder()
+    plans, replies, encoder, heard = part.open_plans(), part.open_replies(), FrameEncoder(), PlanReader()
     taken: list[tuple[int, int, int]] = []
     print("ready", flush=True)
     while frames := plans.read(WAIT_SECONDS):
         read_at = _now()
-        message = decode(frames)
+        message = heard.heard(cast(Command, decode(frames)))
         if not isinstance(message, ExecuteModel):
             break
         decoded_at = _now()
@@ -169,9 +192,10 @@ class Costs(NamedTuple):
 class Round:
     """The writer's side of one run."""
 
-    def __init__(self, kind: str, num_readers: int, num_rows: int) -> None:
-        self._num_rows = num_rows
+    def __init__(self, kind: str, num_readers: int, num_rows: int, num_changes: int) -> None:
+        self._sizes = (num_rows, num_changes)
         self._encoder = FrameEncoder()
+        self._told = PlanWriter()
         if kind == "pipe":
             pipes = [os.pipe() for _ in range(num_readers)]
             self._fds = [fd for pipe in pipes for fd in pipe]
@@ -181,8 +205,7 @@ class Round:
             self._replies: Reader = PipeReader(back[0])
             parts: tuple[list[object], list[object]] = ([pipe[0] for pipe in pipes], [back[1]])
         else:
-            plans = create_queue((os.eventfd(0),) * num_readers)
-            replies = create_queue((os.eventfd(0),))
+            plans, (replies, *_) = Queues.create(range(num_readers), num_readers)
             self._fds = [*plans.fds, *replies.fds]
             self._writer = ShmQueueWriter(plans)
             self._replies = ShmQueueReader(replies)
@@ -197,7 +220,7 @@ class Round:
         costs = Costs(*([] for _ in Costs._fields))
         for step in range(num_plans):
             time.sleep(PAUSE_SECONDS)
-            self._send(step_plan(self._num_rows, step), costs)
+            self._send(step_plan(self._sizes[0], step, self._sizes[1]), costs)
             time.sleep(PAUSE_SECONDS)
             self._gather(costs)
         self._writer.write(encode(self._encoder, InitializeCache(1)), WAIT_SECONDS)
@@ -214,7 +237,7 @@ class Round:
 
     def _send(self, plan: StepPlan, costs: Costs) -> None:
         cpu, begun_at = time.thread_time_ns(), _now()
-        frames = encode(self._encoder, ExecuteModel(begun_at, plan))
+        frames = encode(self._encoder, self._told.told(ExecuteModel(begun_at, plan)))
         encoded_at = _now()
         self._writer.write(frames, WAIT_SECONDS)
         written_at = _now()
@@ -238,6 +261,14 @@ def figure(runs: Sequence[Costs], of: Callable[[Costs], list[int]], percent: int
     """The median over runs of that percentile, and the range."""
     values = sorted(statistics.quantiles(of(run), n=100)[percent - 1] / 1e3 for run in runs)
     return f"{statistics.median(values):.0f} ({values[0]:.0f}–{values[-1]:.0f})"
+
+
+def plan_bytes(num_rows: int, num_changes: int) -> tuple[int, int]:
+    """How long the first plan's message is, and that of one that follows it."""
+    told, encoder = PlanWriter(), FrameEncoder()
+    plans = [told.told(ExecuteModel(step, step_plan(num_rows, step, num_changes))) for step in (1, 2)]
+    first, following = (len(join_frames(encode(encoder, plan))) for plan in plans)
+    return first, following
 
 
 def total(run: Costs) -> list[int]:
@@ -267,6 +298,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--changes", type=int, default=0, help="rows that end, and that come, in each step")
     parser.add_argument("--plans", type=int, default=400, help="in a run (default 400)")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--readers", type=int, nargs="+", default=NUM_READERS)
@@ -275,12 +307,15 @@ def main() -> None:
     if options.reader:
         read_plans(ReaderPart(*json.loads(options.reader)))
         return
-    plan_bytes = len(join_frames(encode(FrameEncoder(), ExecuteModel(_now(), step_plan(options.rows, 1)))))
-    print(f"{options.rows} rows, {plan_bytes} bytes a plan\n")
+    first, following = plan_bytes(options.rows, options.changes)
+    print(f"{options.rows} rows, {first} bytes the first plan, {following} each further one\n")
     print(f"| {' | '.join(HEADINGS)} |\n{'| --- ' * len(HEADINGS)}|")
     for num_readers in options.readers:
         for kind in ("shared memory", "pipe"):
-            runs = [Round(kind, num_readers, options.rows).run(options.plans) for _ in range(options.runs)]
+            runs = [
+                Round(kind, num_readers, options.rows, options.changes).run(options.plans)
+                for _ in range(options.runs)
+            ]
             print(line(kind, num_readers, runs), flush=True)
 
 

@@ -25,6 +25,7 @@ from vllm_obs.engine.executor.commands import (
 )
 from vllm_obs.engine.executor.interface import KVCapacity
 from vllm_obs.engine.executor.pending_calls import PendingCalls
+from vllm_obs.engine.executor.plan_stream import PlanWriter
 from vllm_obs.engine.executor.shm_ring import ShmQueueError
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
 from vllm_obs.engine.profile_order import ProfileOrder
@@ -48,6 +49,7 @@ class BroadcastExecutor(ABC):
         self._titles = [rank_title(rank, config) for rank in range(config.parallel.world_size)]
         self._calls = PendingCalls(self._titles, config.parallel.output_rank)
         self._encoder = FrameEncoder()
+        self._told_plans = PlanWriter()
         self._phases: Phases = []
         self._callbacks: list[Callable[[str], None]] = []
         self._failure: str | None = None
@@ -64,7 +66,7 @@ class BroadcastExecutor(ABC):
 
     def execute_model(self, plan: StepPlan) -> Future[None]:
         """Send the plan to every rank."""
-        return self._call(lambda call_id: ExecuteModel(call_id, plan))
+        return self._call(lambda call_id: self._told_plans.told(ExecuteModel(call_id, plan)))
 
     def sample_tokens(self, masks: GrammarMasks | None) -> Future[ModelRunnerOutput]:
         """Have the plan executed last sampled."""
@@ -140,6 +142,7 @@ class BroadcastExecutor(ABC):
         try:
             self._write(encode(self._encoder, make(call_id)))
         except Exception as error:
+            self._told_plans.forget()
             if not isinstance(error, ShmQueueError) or error.is_refusal:
                 self._calls.refuse(call_id, error)  # a call that stayed would be overdue, and end the engine
                 return future

@@ -1,5 +1,6 @@
 """What the executor and its workers say to each other over the shared-memory queues."""
 
+import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -8,7 +9,8 @@ from vllm_obs.engine.codec_arrays import Buffer
 from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import VllmObsError
-from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
+from vllm_obs.engine.messages import WIRE_VERSION
+from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, NewRow, StepPlan
 from vllm_obs.engine.profile_order import ProfileOrder
 from vllm_obs.engine.wire import FrameEncoder, close_frames, open_frames
 from vllm_obs.engine.wire_checks import check_answer, check_plan
@@ -37,6 +39,28 @@ class ExecuteModel(NamedTuple):
 
     call_id: int
     plan: StepPlan
+
+
+class RowChanges(NamedTuple):
+    """How a plan's rows differ from an earlier one's: which are left out, by their places, who follows the rest.
+
+    New rows come first in the plan, as always.
+    """
+
+    left_out: list[int]
+    added_ids: list[str]
+    new_rows: list[NewRow]
+    released_ids: list[str]
+
+
+class ExecuteNext(NamedTuple):
+    """ExecuteModel, told by the rows of an earlier call (plan_stream.py); `columns` are plan_columns.py's."""
+
+    call_id: int
+    earlier_call_id: int
+    step: int
+    columns: bytes
+    changes: RowChanges | None
 
 
 class SampleTokens(NamedTuple):
@@ -89,7 +113,7 @@ class PeersMissing(NamedTuple):
     error: str
 
 
-Command = InitializeCache | ExecuteModel | SampleTokens | Profile
+Command = InitializeCache | ExecuteModel | ExecuteNext | SampleTokens | Profile
 Reply = Executed | Sampled | Profiled | CallFailed | PeersMissing
 
 _CODES: dict[type[Any], int] = {
@@ -97,6 +121,7 @@ _CODES: dict[type[Any], int] = {
     ExecuteModel: 33,
     SampleTokens: 34,
     Profile: 35,
+    ExecuteNext: 36,
     Executed: 48,
     Sampled: 49,
     CallFailed: 50,
@@ -104,15 +129,22 @@ _CODES: dict[type[Any], int] = {
     PeersMissing: 52,
 }
 _KINDS = {code: kind for kind, code in _CODES.items()}
+_SAME_ROWS = bytes([37])
+"""ExecuteNext without changes: most plans, so that they have a short way of their own."""
+_SAME_ROWS_HEAD = struct.Struct("=Bqqq")
 
 
 def encode(encoder: FrameEncoder, message: Command | Reply) -> list[Buffer]:
     """The frames of a command or a reply."""
+    if isinstance(message, ExecuteNext) and message.changes is None:
+        return [_SAME_ROWS, _SAME_ROWS_HEAD.pack(WIRE_VERSION, *message[:3]) + message.columns]
     return encoder.frames(_CODES[type(message)], message, MAX_STEP_PAYLOAD_BYTES)
 
 
 def decode(frames: Sequence[Buffer]) -> Command | Reply:
     """The command or reply in these frames, its columns checked, or WireError."""
+    if len(frames) == 2 and frames[0] == _SAME_ROWS:
+        return _decode_same_rows(frames[1])
     code, values, arrays = open_frames(frames, MAX_STEP_PAYLOAD_BYTES)
     kind = _KINDS.get(code)
     if kind is None:
@@ -123,6 +155,15 @@ def decode(frames: Sequence[Buffer]) -> Command | Reply:
     elif isinstance(message, Sampled):
         check_answer(message.output)
     return message
+
+
+def _decode_same_rows(payload: Buffer) -> ExecuteNext:
+    if len(payload) < _SAME_ROWS_HEAD.size:
+        raise WireError("size", f"a plan of {len(payload)} bytes")
+    version, call_id, earlier_call_id, step = _SAME_ROWS_HEAD.unpack_from(payload)
+    if version != WIRE_VERSION:
+        raise WireError("version", f"this side speaks version {WIRE_VERSION}")
+    return ExecuteNext(call_id, earlier_call_id, step, bytes(payload[_SAME_ROWS_HEAD.size :]), None)
 
 
 def rank_title(rank: int, config: VllmConfig) -> str:

@@ -90,7 +90,7 @@ class MultiNodeExecutor(MultiprocExecutor):
             self._fail(f"a host takes no plans: {error}")
 
     def _group_setup(self, rank: int) -> GroupSetup:
-        return group_over_hosts(self._config.parallel, rank)
+        return group_over_hosts(self._config.parallel, rank, self._sums_fd)
 
     def _take(self, rank: int, reply: Reply, offset_ns: int) -> None:
         if cause := self._calls.take(rank, by_our_clock(reply, offset_ns)):

@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from vllm_obs.engine.child import Child, spawn
@@ -12,13 +14,15 @@ from vllm_obs.engine.executor.reply_thread import ReplyThread
 from vllm_obs.engine.executor.shm_queue import ShmQueueWriter
 from vllm_obs.engine.executor.shm_ring import QueueHandle, create_queue
 from vllm_obs.engine.executor.worker_process import WorkerSetup
-from vllm_obs.engine.group_setup import GroupSetup, sums_bytes
+from vllm_obs.engine.group_setup import GroupSetup, create_sums
 from vllm_obs.telemetry.recorder import ProcessRecorder
 
 WORKER_MODULE = "vllm_obs.engine.executor.worker_process"
 PLAN_TIMEOUT_SECONDS = 10.0
 """How long a plan may wait for a rank that does not read."""
 STOP_TIMEOUT_SECONDS = 3.0
+MIN_RELAYED_SHARDS = 3
+"""So many shards of a stage on one host, or more, and the first wakes the others."""
 
 
 class Queues(NamedTuple):
@@ -28,11 +32,21 @@ class Queues(NamedTuple):
     replies: list[QueueHandle]
 
     @classmethod
-    def create(cls, world_size: int) -> "Queues":
-        """The queues for that many ranks."""
-        plans = create_queue((os.eventfd(0),) * world_size)
+    def create(cls, ranks: Sequence[int], num_shards: int) -> "Queues":
+        """The queues for these ranks, of stages with so many shards.
+
+        The first shard of a stage wakes the others, who cannot do without it anyway: a wake-up costs the writer
+        some microseconds, and the core that it is on. Stages wait for no other.
+        """
+        first, event_fds, relays = os.eventfd(0), list[int](), list[int]()
+        for _, shards in groupby(ranks, lambda rank: rank // num_shards):
+            num_here = len(list(shards))
+            others = os.eventfd(0) if num_here >= MIN_RELAYED_SHARDS else -1
+            event_fds += [first, *[first if others < 0 else others] * (num_here - 1)]
+            relays += [others, *[-1] * (num_here - 1)]
+        plans = create_queue(tuple(event_fds), relays=tuple(relays))
         woken_by = (os.eventfd(0),)
-        return cls(plans, [create_queue(woken_by) for _ in range(world_size)])
+        return cls(plans, [create_queue(woken_by) for _ in ranks])
 
     def close(self) -> None:
         """Close this process's descriptors."""
@@ -49,11 +63,9 @@ class MultiprocExecutor(BroadcastExecutor):
         self._children: list[Child] = []
         self._ranks = range(config.parallel.world_size // config.parallel.nnodes)
         """Those of this host, which is the first."""
-        self._queues = Queues.create(len(self._ranks))
+        self._queues = Queues.create(self._ranks, config.parallel.tensor_parallel_size)
         self._meeting_fd = os.memfd_create("vllm-obs-ranks", os.MFD_CLOEXEC)
-        self._sums_fd = os.memfd_create("vllm-obs-sums", os.MFD_CLOEXEC)
-        parallel = config.parallel
-        os.ftruncate(self._sums_fd, parallel.pipeline_parallel_size * sums_bytes(parallel.tensor_parallel_size))
+        self._sums_fd = create_sums(config.parallel.pipeline_parallel_size, config.parallel.tensor_parallel_size)
         self._plans = ShmQueueWriter(self._queues.plans)
         self._replies = ReplyThread(self._queues.replies, self._calls, self._fail)
         self._replies.start()

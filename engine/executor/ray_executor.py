@@ -28,6 +28,7 @@ from vllm_obs.engine.executor.ray_port import (
     within,
 )
 from vllm_obs.engine.executor.ray_rank import RayRank, Whereabouts
+from vllm_obs.engine.executor.ray_records import RayRecords
 from vllm_obs.engine.executor.shm_queue import join_frames, split_frames
 from vllm_obs.engine.executor.shm_ring import ShmQueueError
 from vllm_obs.engine.nodes.node_mirrors import NodeMirrors
@@ -63,6 +64,7 @@ class RayExecutor(BroadcastExecutor):
         self._num_commands = 0
         self._mirrors = NodeMirrors(config.run_dir)
         self._news = RayNews(self._port, self)
+        self._records = RayRecords(self._port, self._mirrors)
 
     def replied(self, rank: int, body: bytes, offset_ns: int) -> None:
         """A rank answered, whose clock is so far behind ours."""
@@ -73,10 +75,6 @@ class RayExecutor(BroadcastExecutor):
             return
         if cause := self._calls.take(rank, by_our_clock(reply, offset_ns)):
             self._fail(cause)
-
-    def recorded(self, host: str, body: bytes, offset_ns: int) -> None:
-        """What was recorded on a host."""
-        self._mirrors.write(host, body, offset_ns)
 
     def failed(self, cause: str) -> None:
         """A rank or its actor is lost."""
@@ -97,21 +95,25 @@ class RayExecutor(BroadcastExecutor):
             actor = self._port.actor(RayRank, (rank, self._module), place)
             self._seats.append(RaySeat(rank, title, actor))
         self._find_out_where(deadline)
-        self._start_actors()
+        run_dirs = self._start_actors()
         self._news.start(self._seats)
+        if self._config.run_dir:
+            self._records.start(self._seats, run_dirs)
 
-    def _start_actors(self) -> None:
-        """Have each actor start its rank, which takes no time: the rank loads by itself."""
+    def _start_actors(self) -> dict[int, str]:
+        """Have each actor start its rank, which takes no time: the rank loads by itself. Where each records."""
         started: list[Reference] = []
+        run_dirs: dict[int, str] = {}
         for seat in self._seats:
             config = msgpack.packb(to_wire(self._config_of(seat.rank)))
-            started.append(self._port.call(seat.actor, "start", config, self._mirrors.positions(seat.host)))
+            started.append(self._port.call(seat.actor, "start", config))
         for seat, reference in zip(self._seats, started, strict=True):
             try:
-                self._port.result(reference, START_SECONDS)
+                run_dirs[seat.rank] = self._port.result(reference, START_SECONDS)
             except (TimeoutError, ActorLostError, ActorCallError) as error:
                 raise StartupError(f"{seat.title} cannot be started on {seat.where.hostname}: {error}") from None
             seat.seen_at = time.monotonic()
+        return run_dirs
 
     def _stop_actors(self) -> None:
         """Have each actor end its rank and close its run directory; what is not done in time ends with it."""
@@ -198,6 +200,7 @@ class RayExecutor(BroadcastExecutor):
     def _close(self) -> None:
         self._news.stop()
         self._stop_actors()
-        self._port.remove([seat.actor for seat in self._seats], self._groups)
+        self._records.stop()
+        self._port.remove([*self._records.actors, *(seat.actor for seat in self._seats)], self._groups)
         self._port.disconnect()
         self._mirrors.close()

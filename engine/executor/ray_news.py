@@ -13,7 +13,7 @@ from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.engine.executor.ray_port import Actor, ActorCallError, ActorLostError, RayPort, Reference
 from vllm_obs.engine.executor.ray_rank import Whereabouts
 from vllm_obs.engine.nodes.clock_offset import ClockOffset, Exchange
-from vllm_obs.engine.nodes.node_messages import FromRank, NodeFailed, NodeMessage, RankSaid, RingBytes
+from vllm_obs.engine.nodes.node_messages import FromRank, NodeFailed, NodeMessage, RankSaid
 from vllm_obs.engine.nodes.node_messages import decode as decode_message
 
 NEWS_SECONDS = 1.0
@@ -23,7 +23,7 @@ SILENCE_SECONDS = 10.0
 TAKE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 _JOIN_SECONDS = 5.0
-NOWHERE = Whereabouts("", "", 0, "", 0)
+NOWHERE = Whereabouts("", "", 0, "", 0, "")
 
 _logger = logging.getLogger(__name__)
 
@@ -33,9 +33,6 @@ class NewsListener(Protocol):
 
     def replied(self, rank: int, body: bytes, offset_ns: int) -> None:
         """A rank answered, whose clock is so far behind ours."""
-
-    def recorded(self, host: str, body: bytes, offset_ns: int) -> None:
-        """What was recorded on a host, whose clock is so far behind ours."""
 
     def failed(self, cause: str) -> None:
         """A rank or its actor is lost; called once."""
@@ -60,11 +57,6 @@ class RaySeat:
     def place(self, where: Whereabouts) -> None:
         """It runs there."""
         self.where, self.seen_at = where, time.monotonic()
-
-    @property
-    def host(self) -> str:
-        """What the records of its rank are filed under."""
-        return f"{self.where.address}.{self.rank}"
 
     @property
     def named(self) -> str:
@@ -140,13 +132,10 @@ class RayNews:
                 self._hear(seat, *decode_message(frames))
 
     def _hear(self, seat: RaySeat, message: NodeMessage, body: bytes) -> None:
-        offset_ns = -seat.clock.offset_ns
         if isinstance(message, FromRank):
-            self._listener.replied(seat.rank, body, offset_ns)
+            self._listener.replied(seat.rank, body, -seat.clock.offset_ns)
         elif isinstance(message, RankSaid):
             seat.said[message.kind] = message.payload
-        elif isinstance(message, RingBytes):
-            self._listener.recorded(seat.host, body, offset_ns)
         elif isinstance(message, NodeFailed):
             self._lose(f"{message.cause} (on {seat.where.hostname}, {seat.where.address})", message.exit_code)
 

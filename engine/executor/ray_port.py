@@ -11,6 +11,8 @@ from vllm_obs.engine.errors import ConfigError, StartupError, VllmObsError
 
 CONNECT_SECONDS = 60.0
 REMOVE_SECONDS = 5.0
+MAX_RESTARTS = 8
+"""Of an observer, before its host's records are left out."""
 INSTALL_HINT = "--distributed-executor-backend ray needs Ray: pip install 'vllm-obs[ray]', on every host"
 
 Reference = Any
@@ -50,6 +52,9 @@ class RayPort(Protocol):
 
     def actor(self, kind: type[Any], arguments: Sequence[Any], place: tuple[Group, int, str]) -> Actor:
         """Start an actor at a place: (group, index in it, the resource that it takes)."""
+
+    def observer(self, kind: type[Any], arguments: Sequence[Any], node_id: str) -> Actor:
+        """Start an actor on that host, which takes none of its places; Ray starts it again where it ends."""
 
     def call(self, actor: Actor, method: str, *arguments: Any) -> Reference:
         """Call a method, without waiting."""
@@ -121,6 +126,17 @@ class RealRay:
             "max_task_retries": 0,
             "concurrency_groups": {"commands": 1, "news": 1},
             "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(group, index),
+        }
+        return self._ray.remote(**options)(kind).remote(*arguments)
+
+    def observer(self, kind: type[Any], arguments: Sequence[Any], node_id: str) -> Actor:
+        """Start an actor on that host and on no other. It ends with this driver, as all that are not detached."""
+        strategies = import_module("ray.util.scheduling_strategies")
+        options = {
+            "num_cpus": 0,
+            "max_restarts": MAX_RESTARTS,
+            "max_task_retries": 0,
+            "scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node_id, soft=False),
         }
         return self._ray.remote(**options)(kind).remote(*arguments)
 

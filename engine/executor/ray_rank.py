@@ -1,4 +1,7 @@
-"""RayRank: the actor that runs one rank on whichever host Ray puts it, and relays what is said to it and by it."""
+"""RayRank: the actor that runs one rank on whichever host Ray puts it, and relays what is said to it and by it.
+
+What the rank records goes another way (ray_observer.py).
+"""
 
 import os
 import socket
@@ -16,10 +19,9 @@ from vllm_obs.engine.errors import StartupError
 from vllm_obs.engine.executor.multiproc import WORKER_MODULE
 from vllm_obs.engine.nodes.agent_ranks import AgentRanks, Links
 from vllm_obs.engine.nodes.agent_session import MAX_COMMANDS
-from vllm_obs.engine.nodes.node_messages import NodeFailed, NodeMessage, RingBytes, encode
+from vllm_obs.engine.nodes.node_messages import NodeFailed, NodeMessage, encode
 from vllm_obs.engine.run_dir import RunDirectory
 from vllm_obs.engine.wire import FrameEncoder
-from vllm_obs.telemetry.ring_shipping import RingShipper
 
 MAX_NEWS = 1024
 SAY_SECONDS = 10.0
@@ -27,13 +29,14 @@ SAY_SECONDS = 10.0
 
 
 class Whereabouts(NamedTuple):
-    """Where an actor runs, and a TCP port that was free there a moment ago."""
+    """Where an actor runs, with a TCP port that was free there a moment ago; `node_id` is Ray's name for it."""
 
     address: str
     hostname: str
     pid: int
     version: str
     free_port: int
+    node_id: str
 
 
 class RayRank:
@@ -49,7 +52,6 @@ class RayRank:
         self._news: Queue[tuple[NodeMessage, Buffer]] = Queue(MAX_NEWS)
         self._encoder = FrameEncoder()
         self._num_commands = 0
-        self._num_chunks = 0
         self._ranks: AgentRanks | None = None
         self._unheard = ""
         """Why something that was said is lost."""
@@ -59,18 +61,17 @@ class RayRank:
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = int(probe.getsockname()[1])
-        return (node_address(), socket.gethostname(), os.getpid(), vllm_obs.__version__, port)
+        address, node_id = ray_node()
+        return (address, socket.gethostname(), os.getpid(), vllm_obs.__version__, port, node_id)
 
-    def start(self, config: bytes, ring_positions: bytes) -> None:
-        """Start the rank of this configuration (msgpack), in a run directory of this host."""
+    def start(self, config: bytes) -> str:
+        """Start the rank of this configuration (msgpack), in a run directory of this host, which is returned."""
         self._directory = RunDirectory.create()
         run_dir = str(self._directory.path)
         built: VllmConfig = from_wire(VllmConfig, {**msgpack.unpackb(config), "run_dir": run_dir})
-        self._shipper = RingShipper(self._directory.path)
-        if ring_positions:
-            self._shipper.resume(ring_positions)
         links = Links(self._commands, self._say, self._fail)
         self._ranks = AgentRanks(built, range(self._rank, self._rank + 1), links, self._module)
+        return run_dir
 
     def command(self, number: int, body: bytes) -> None:
         """The `number`th command for the rank."""
@@ -106,9 +107,6 @@ class RayRank:
             pass
         if self._unheard:
             messages.append((NodeFailed(self._unheard, StartupError.exit_code), b""))
-        if self._ranks is not None and (chunk := self._shipper.next_chunk()):
-            self._num_chunks += 1
-            messages.append((RingBytes(self._num_chunks), chunk))
         return messages
 
     def _say(self, message: NodeMessage, body: Buffer = b"") -> None:
@@ -124,6 +122,7 @@ class RayRank:
         self._say(NodeFailed(cause, exit_code))
 
 
-def node_address() -> str:
-    """The address by which Ray knows the host of the actor that this is called in."""
-    return str(import_module("ray").util.get_node_ip_address())
+def ray_node() -> tuple[str, str]:
+    """The address and the id by which Ray knows the host of the actor that this is called in."""
+    ray = import_module("ray")
+    return str(ray.util.get_node_ip_address()), str(ray.get_runtime_context().get_node_id())

@@ -9,15 +9,19 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from vllm_obs.engine.codec_arrays import Buffer
-from vllm_obs.engine.executor.shm_ring import QueueHandle, ShmQueueError, ShmRing
+from vllm_obs.engine.executor.shm_ring import LINE_BYTES, QueueHandle, ShmQueueError, ShmRing
 from vllm_obs.engine.wire import MAX_FRAMES
 
 MAX_MESSAGE_BYTES = 256 << 20
 CUT_TIMEOUT_SECONDS = 30.0
 """How long a reader waits for the rest of a message that spans several slots."""
+RELAY_PATIENCE_SECONDS = 1.0
+"""How long a reader waits for another to wake it, before it looks by itself."""
 _CHECKSUM_ATTEMPTS = 5
 _MAX_NAP_SECONDS = 0.001
 _CHECKED = struct.Struct("=QQQ")
+_TWO_LENGTHS = struct.Struct("=3I")
+"""Most messages have two frames."""
 
 
 class ShmQueueWriter:
@@ -25,7 +29,7 @@ class ShmQueueWriter:
 
     def __init__(self, handle: QueueHandle) -> None:
         self._ring = ShmRing(handle)
-        self._event_fds = tuple(dict.fromkeys(handle.event_fds))
+        self._event_fds = tuple(fd for fd in dict.fromkeys(handle.event_fds) if fd not in handle.relays)
         self._sequence = 0
         self._slowest = 0
         self._is_cut = False
@@ -39,6 +43,9 @@ class ShmQueueWriter:
         body = join_frames(frames)
         if self._is_cut:
             raise ShmQueueError("cut", "an earlier message was left half written")
+        if len(body) <= self._ring.slot_bytes and self._sequence - self._slowest < self._ring.num_slots:
+            self._publish(body, 0)
+            return
         view, deadline = memoryview(body), time.monotonic() + timeout_seconds
         for start in range(0, len(body), self._ring.slot_bytes):
             chunk = view[start : start + self._ring.slot_bytes]
@@ -65,14 +72,13 @@ class ShmQueueWriter:
             time.sleep(nap)
             nap = min(2 * nap, _MAX_NAP_SECONDS)
 
-    def _publish(self, chunk: memoryview, num_following: int) -> None:
-        ring, sequence = self._ring, self._sequence
-        published, num_bytes = sequence + 1, len(chunk)
-        ring.payload(sequence, num_bytes)[:] = chunk
-        word = ring.slot_word(sequence)
-        ring.words[word + 1] = num_bytes
-        ring.words[word + 2] = num_following
-        ring.words[word + 3] = crc32(chunk, crc32(_CHECKED.pack(published, num_bytes, num_following)))
+    def _publish(self, chunk: Buffer, num_following: int) -> None:
+        ring, published, num_bytes = self._ring, self._sequence + 1, len(chunk)
+        word = ring.slot_word(self._sequence)
+        begin = word * 8 + LINE_BYTES
+        ring.bytes[begin : begin + num_bytes] = chunk
+        checksum = crc32(chunk, crc32(_CHECKED.pack(published, num_bytes, num_following)))
+        _CHECKED.pack_into(ring.bytes, word * 8 + 8, num_bytes, num_following, checksum)
         ring.words[word] = published
         self._sequence = published
         for fd in self._event_fds:
@@ -83,13 +89,16 @@ class ShmQueueReader:
     """One of the readers. After any ShmQueueError the queue is of no more use.
 
     It takes nothing out of its eventfd, and is woken by a write to it since it last slept (edge-triggered): all
-    readers may share one, and the writer wakes them with one call.
+    readers may share one, and the writer wakes them with one call. Who is woken by another reader looks by itself
+    now and then, should that one stand still.
     """
 
     def __init__(self, handle: QueueHandle, index: int = 0) -> None:
         self._ring = ShmRing(handle)
         event_fd = handle.event_fds[index]
         os.set_blocking(event_fd, False)
+        self._relay_fd = handle.relays[index] if handle.relays else -1
+        self._patience_seconds = RELAY_PATIENCE_SECONDS if event_fd in handle.relays else CUT_TIMEOUT_SECONDS
         self._cursor_word = self._ring.cursor_words[index]
         self._sequence = self._ring.words[self._cursor_word]
         self._bell = select.epoll(1)
@@ -130,7 +139,9 @@ class ShmQueueReader:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return None, 0
-            self._bell.poll(remaining, 1)
+            self._bell.poll(min(remaining, self._patience_seconds), 1)
+        if self._relay_fd >= 0:
+            os.eventfd_write(self._relay_fd, 1)
         chunk, num_following = self._checked_chunk()
         self._sequence += 1
         self._ring.words[self._cursor_word] = self._sequence
@@ -162,7 +173,10 @@ class ShmQueueReader:
 
 def join_frames(frames: Sequence[Buffer]) -> bytes:
     """One message body: the number of frames, their lengths, then the frames."""
-    body = b"".join([struct.pack(f"={1 + len(frames)}I", len(frames), *map(len, frames)), *frames])
+    if len(frames) == 2:
+        body = _TWO_LENGTHS.pack(2, len(frames[0]), len(frames[1])) + frames[0] + frames[1]
+    else:
+        body = b"".join([struct.pack(f"={1 + len(frames)}I", len(frames), *map(len, frames)), *frames])
     if len(body) > MAX_MESSAGE_BYTES:
         raise ShmQueueError("length", f"a message of {len(body)} bytes; the limit is {MAX_MESSAGE_BYTES}")
     return body

@@ -4,11 +4,11 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.executor.interface import KVCapacity
+from vllm_obs.engine.executor.step_record import step_record
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
 from vllm_obs.engine.profile_captures import CaptureSite, ProcessCaptures
 from vllm_obs.engine.profile_kinds import worker_kinds
@@ -16,11 +16,10 @@ from vllm_obs.engine.profile_order import ProfileOrder
 from vllm_obs.engine.startup_phases import StartupPhases, startup_part
 from vllm_obs.engine.worker.limits import record_limits
 from vllm_obs.engine.worker.memory_parts import memory_parts
-from vllm_obs.engine.worker.threads import limit_spinning
+from vllm_obs.engine.worker.torch_import import import_torch
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.memory_samples import MemorySamples
 from vllm_obs.telemetry.recorder import ProcessRecorder
-from vllm_obs.telemetry.records import WorkerStep
 
 if TYPE_CHECKING:
     from vllm_obs.engine.synthetic.worker import SyntheticWorker
@@ -94,9 +93,8 @@ class UniprocExecutor:
             from vllm_obs.engine.synthetic.build import make_synthetic_worker
 
             return make_synthetic_worker(self._config, 0, self._recorder.advance)
-        limit_spinning()
-        # Imported here, so that the import of torch is a phase of start-up and costs only who runs a model.
-        import_module("torch")
+        # Here, so that the import of torch is a phase of start-up and costs only who runs a model.
+        import_torch(self._config.model.device)
         with startup_part("import worker"):
             from vllm_obs.engine.worker.worker import Worker
 
@@ -119,9 +117,8 @@ class UniprocExecutor:
 
     def _sample(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
         output = self.worker.sample_tokens(masks)
-        num_tokens, num_rows = self._sizes
         for moments in output.moments:
-            self._recorder.record(WorkerStep(output.step, *moments, num_tokens=num_tokens, num_rows=num_rows))
+            self._recorder.record(step_record(output.step, moments, self._sizes, self._worker))
         return output
 
     def _timed(self, phase: str, activity: Activity, act: Callable[[], T]) -> T:

@@ -5,8 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from vllm_obs.engine.child_main import Owner, run_child
 from vllm_obs.engine.child_pipe import READY
@@ -31,8 +30,10 @@ from vllm_obs.engine.executor.commands import (
     decode,
     encode,
 )
+from vllm_obs.engine.executor.plan_stream import PlanReader
 from vllm_obs.engine.executor.shm_queue import ShmQueueReader, ShmQueueWriter
 from vllm_obs.engine.executor.shm_ring import QueueHandle, ShmQueueError
+from vllm_obs.engine.executor.step_record import step_record
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.group_setup import ALONE_SETUP, GroupSetup, OutOfStepError, PeerLostError
 from vllm_obs.engine.log_file import log_to_file
@@ -44,12 +45,11 @@ from vllm_obs.engine.wire import FrameEncoder
 from vllm_obs.engine.worker.limits import record_limits
 from vllm_obs.engine.worker.memory_parts import memory_parts
 from vllm_obs.engine.worker.placement import bind_cores, placement
-from vllm_obs.engine.worker.threads import limit_spinning
+from vllm_obs.engine.worker.torch_import import import_torch
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.flight_recorder import WORKER_RING_BYTES
 from vllm_obs.telemetry.memory_samples import MemorySamples
 from vllm_obs.telemetry.recorder import ProcessRecorder
-from vllm_obs.telemetry.records import WorkerStep
 
 IDLE_WAIT_SECONDS = 60.0
 CAPTURE_WAIT_SECONDS = 0.2
@@ -114,10 +114,9 @@ def make_worker(setup: WorkerSetup, on_layer: Callable[[], None]) -> RankWorker:
         from vllm_obs.engine.synthetic.build import make_synthetic_worker
 
         return make_synthetic_worker(config, rank, on_layer)
-    limit_spinning()
     if config.model.device == "cpu":
         bind_cores(placement(config, rank))
-    import_module("torch")
+    import_torch(config.model.device)
     with startup_part("import worker"):
         from vllm_obs.engine.worker.worker import Worker
 
@@ -163,6 +162,7 @@ class WorkerRank:
         self._sizes = (0, 0)
         self._is_output_rank = setup.rank == setup.config.parallel.output_rank
         self._plans = ShmQueueReader(setup.plans, setup.rank - setup.first_rank)
+        self._heard_plans = PlanReader()
         self._replies = ShmQueueWriter(setup.replies)
         self._encoder = FrameEncoder()
         self._failure = NOTHING_RAN
@@ -180,7 +180,7 @@ class WorkerRank:
             self._captures.collect()
 
     def _serve(self, frames: list[Buffer]) -> None:
-        command = decode(frames)
+        command = self._heard_plans.heard(cast(Command, decode(frames)))
         if isinstance(command, InitializeCache):
             try:
                 self._initialize(command.num_blocks)
@@ -263,13 +263,9 @@ class WorkerRank:
 
     def _record_step(self, output: ModelRunnerOutput) -> None:
         """Each rank records its own part, in its own ring."""
-        num_tokens, num_rows = self._sizes
-        take_exchange_ns = getattr(self._worker, "take_exchange_ns", None)
-        exchange_ns = take_exchange_ns() if take_exchange_ns is not None else 0
         for moments in output.moments:
             if moments.rank == self._rank:
-                record = WorkerStep(output.step, *moments, num_tokens=num_tokens, num_rows=num_rows)
-                self._recorder.record(record._replace(exchange_ns=exchange_ns) if exchange_ns else record)
+                self._recorder.record(step_record(output.step, moments, self._sizes, self._worker))
 
 
 def _call_id(command: Any) -> int:

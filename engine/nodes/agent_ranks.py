@@ -1,5 +1,6 @@
 """AgentRanks: the ranks of one engine that this host runs, and their queues."""
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.engine.executor.commands import LOADED, rank_title
 from vllm_obs.engine.executor.multiproc import WORKER_MODULE, Queues
 from vllm_obs.engine.executor.worker_process import WorkerSetup
+from vllm_obs.engine.group_setup import create_sums
 from vllm_obs.engine.nodes.network import group_over_hosts
 from vllm_obs.engine.nodes.node_messages import FromRank, NodeMessage, RankSaid
 from vllm_obs.engine.nodes.relays import CommandRelay, ReplyRelay
@@ -52,7 +54,9 @@ class AgentRanks:
         self._send = links.send
         self._fail = links.fail
         self._ranks = ranks
-        self._queues = Queues.create(len(self._ranks))
+        parallel = config.parallel
+        self._queues = Queues.create(self._ranks, parallel.tensor_parallel_size)
+        self._sums_fd = create_sums(parallel.pipeline_parallel_size, parallel.tensor_parallel_size)
         queues = dict(zip(self._ranks, self._queues.replies, strict=True))
 
         def broken(cause: str) -> None:
@@ -77,15 +81,16 @@ class AgentRanks:
             relay.stop()
         if self._relays:
             self._queues.close()
+            os.close(self._sums_fd)
         self._relays = []
 
     def _start(self, rank: int) -> None:
         replies = self._queues.replies[rank - self._ranks[0]]
-        group = group_over_hosts(self._config.parallel, rank)
+        group = group_over_hosts(self._config.parallel, rank, self._sums_fd)
         setup = WorkerSetup(
             self._config, rank, self._queues.plans, replies, first_rank=self._ranks[0], group=group
         )
-        fds = [*self._queues.plans.fds, *replies.fds]
+        fds = [*self._queues.plans.fds, *replies.fds, self._sums_fd]
         child = self.children[rank] = spawn(self._module, self._titles[rank], to_wire(setup), fds)
         for kind in (LOADED, READY):
             child.on_message(kind, partial(self._said, rank, kind))

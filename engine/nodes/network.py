@@ -49,11 +49,21 @@ def own_address(address: str) -> str:
         raise ConfigError(f"--master-addr {address:.256} cannot be reached: {error.strerror}") from None
 
 
-def group_over_hosts(parallel: ParallelConfig, rank: int) -> GroupSetup:
-    """Ranks of several hosts meet at the master port, each at the address by which its host reaches host 0."""
+def group_over_hosts(parallel: ParallelConfig, rank: int, sums_fd: int = -1) -> GroupSetup:
+    """Ranks of several hosts meet at the master port, each at the address by which its host reaches host 0.
+
+    In memory (`sums_fd`) shards exchange only where one host has all of their stage.
+    """
     if parallel.tensor_parallel_size * parallel.pipeline_parallel_size == 1:
         return GroupSetup()
     address = resolved(parallel.master_addr)
     shown = f"[{address}]" if ":" in address else address
     meeting = f"tcp://{shown}:{parallel.master_port}"
-    return GroupSetup(rank, parallel.world_size, meeting, own_address(address))
+    sums_fd = sums_fd if _is_stage_on_one_host(parallel, rank) else -1
+    return GroupSetup(rank, parallel.world_size, meeting, own_address(address), sums_fd=sums_fd)
+
+
+def _is_stage_on_one_host(parallel: ParallelConfig, rank: int) -> bool:
+    num_shards, num_here = parallel.tensor_parallel_size, parallel.world_size // parallel.nnodes
+    first = rank // num_shards * num_shards
+    return first // num_here == (first + num_shards - 1) // num_here

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from mixed_requests import Judge, MixedRequest, mixed_requests
 from process_watch import gone
+from random_model import random_model
+from serving import MODEL
 from two_hosts import HostProcess, TwoHosts, two_hosts, why_not
 
 from vllm_obs.engine.frontend.llm import LLM
@@ -166,19 +168,38 @@ def mix() -> list[MixedRequest]:
 
 
 @pytest.fixture(scope="module")
-def alone(mix: list[MixedRequest]) -> list[list[int]]:
-    engine_args = {"dtype": "float32", "max_model_len": 2048, "kv_cache_memory_bytes": 1 << 29, "max_num_seqs": 1}
-    with LLM(**engine_args, enable_prefix_caching=False) as llm:
+def asked_random(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """How a model of random weights is asked for, which two shards can divide."""
+    return random_model(tmp_path_factory.mktemp("random-model"))
+
+
+def alone(mix: list[MixedRequest], **engine_args: Any) -> list[list[int]]:
+    """What one process says."""
+    defaults = {"dtype": "float32", "max_model_len": 2048, "kv_cache_memory_bytes": 1 << 29, "max_num_seqs": 1}
+    with LLM(**defaults, **engine_args, enable_prefix_caching=False) as llm:
         outputs = llm.generate([r.prompt for r in mix], [r.params for r in mix], use_tqdm=False)
     return [output.outputs[0].token_ids for output in outputs]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("flags", [("--pipeline-parallel-size", "2")], ids=["pp-2"])
+@pytest.mark.parametrize(
+    ("num_shards", "num_stages"),
+    [
+        pytest.param(1, 2, id="a-stage-on-each-host"),
+        pytest.param(2, 1, id="a-shard-on-each-host"),
+        pytest.param(2, 2, id="two-shards-of-a-stage-on-each-host"),
+    ],
+)
 def test_the_same_tokens_over_two_hosts(
-    flags: tuple[str, ...], start: Start, mix: list[MixedRequest], alone: list[list[int]]
+    num_shards: int, num_stages: int, start: Start, mix: list[MixedRequest], asked_random: dict[str, Any]
 ) -> None:
-    args = ["--dtype", "float32", "--max-model-len", "2048", "--kv-cache-memory-bytes", "512M", *flags]
+    """Stages divide the default model, shards (which 9 query heads have none of) one of random weights."""
+    asked = asked_random if num_shards > 1 else {}
+    model = [asked["model"], "--load-format", "dummy", "--tokenizer", asked["tokenizer"]] if asked else []
+    parallel = ["--tensor-parallel-size", str(num_shards), "--pipeline-parallel-size", str(num_stages)]
+    limits = ["--dtype", "float32", "--max-model-len", "2048", "--kv-cache-memory-bytes", "512M"]
+    args = [*model, "--served-model-name", MODEL, *limits, *parallel]
+    expected = alone(mix, **asked)
     agent, server = start(1, *args), start(0, *args)
     server.wait_ready(120.0)
     agent.note_family()
@@ -188,6 +209,6 @@ def test_the_same_tokens_over_two_hosts(
 
     with ThreadPoolExecutor(len(mix)) as pool:
         tokens = list(pool.map(ask, mix))
-    Judge(mix).compare("two hosts", alone, tokens)
+    Judge(mix, **asked).compare(f"{num_shards} shards, {num_stages} stages over two hosts", expected, tokens)
     assert server.stop() == 0
     assert agent.process.wait(40.0) == 0

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 from vllm_obs.engine.executor.ray_port import ActorCallError, ActorLostError
@@ -11,14 +12,19 @@ from vllm_obs.engine.executor.ray_port import ActorCallError, ActorLostError
 class FakeActor:
     """One actor; `kill` is the death of its process."""
 
-    def __init__(self, kind: type[Any], arguments: Sequence[Any], place: tuple[Any, int, str]) -> None:
+    def __init__(self, kind: type[Any], arguments: Sequence[Any], place: Any) -> None:
         self.place = place
-        self.object = kind(*arguments)
+        self._make = partial(kind, *arguments)
         self.calls: list[str] = []
-        self._pools = {name: ThreadPoolExecutor(1) for name in ("command", "news", "")}
+        self.start_again()
         self._pending: list[Future[Any]] = []
-        self.is_dead = False
         self.is_silent = False
+
+    def start_again(self) -> None:
+        """Another process, with what the first was made with."""
+        self._pools = {name: ThreadPoolExecutor(1) for name in ("command", "news", "")}
+        self.object = self._make()
+        self.is_dead = False
 
     def call(self, method: str, arguments: Sequence[Any]) -> "Future[Any]":
         answer: Future[Any] = Future()
@@ -55,7 +61,8 @@ class FakeActor:
                 answer.set_exception(ActorLostError("ActorDiedError: The actor died"))
         for pool in self._pools.values():
             pool.shutdown(wait=True)
-        self.object.stop()
+        if stop := getattr(self.object, "stop", None):
+            stop()
 
 
 class FakeRay:
@@ -66,6 +73,7 @@ class FakeRay:
         self.num_free = num_cpus if num_free is None else num_free
         self.num_on_one_host = num_cpus if num_on_one_host is None else num_on_one_host
         self.actors: list[FakeActor] = []
+        self.observers: list[FakeActor] = []
         self.groups: list[tuple[int, bool]] = []
         self.removed: list[Any] = []
         self.is_connected = False
@@ -95,6 +103,10 @@ class FakeRay:
     def actor(self, kind: type[Any], arguments: Sequence[Any], place: tuple[Any, int, str]) -> FakeActor:
         self.actors.append(FakeActor(kind, arguments, place))
         return self.actors[-1]
+
+    def observer(self, kind: type[Any], arguments: Sequence[Any], node_id: str) -> FakeActor:
+        self.observers.append(FakeActor(kind, arguments, node_id))
+        return self.observers[-1]
 
     def call(self, actor: FakeActor, method: str, *arguments: Any) -> "Future[Any]":
         return actor.call(method, arguments)

@@ -1,6 +1,7 @@
-"""A Ray cluster of one host, for the length of a test."""
+"""A Ray cluster of some hosts on this machine, for the length of a test."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -12,31 +13,43 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-from serving import free_port
+from serving import Server, free_port
 
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 START_SECONDS = 90.0
+ACTOR_SECONDS = 15.0
+"""Within it a dead actor is noticed, and the last actor gone when its server is."""
+HOST_SECONDS = 15.0
+"""And a dead host is named."""
 
 
-class RayCluster:
-    """`ray start --head` in a process group of its own; `address` is for RAY_ADDRESS."""
+def synthetic_over_ray(num_ranks: int) -> list[str]:
+    """Flags for an engine of so many actors that runs no model."""
+    config = json.dumps({"num_ranks": num_ranks, "base_seconds": 0.02})
+    flags = ["--load-format", "synthetic", "--distributed-executor-backend", "ray"]
+    return [*flags, "--model-loader-extra-config", config]
 
-    def __init__(self, num_cpus: int) -> None:
-        port = free_port()
-        self.address = f"127.0.0.1:{port}"
-        self._place = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-        self._log = self._place / "start.log"
+
+def wait_ready_again(server: Server) -> None:
+    """Return when a second engine has taken the first one's place."""
+    deadline = time.monotonic() + 90.0
+    while "(generation 1)" not in server.log.read_text():
+        assert time.monotonic() < deadline, server.log.read_text()
+        time.sleep(0.1)
+    server.wait_ready(10.0)
+
+
+class RayHost:
+    """`ray start` in a process group of its own, at an address of its own of the loopback device."""
+
+    def __init__(self, place: Path, address: str, num_cpus: int, *flags: str) -> None:
+        self.address = address
+        self._log = place / f"start-{address}.log"
         ray = Path(sys.executable).parent / "ray"
-        flags = [
-            f"--port={port}",
-            f"--num-cpus={num_cpus}",
-            f"--temp-dir={self._place / 't'}",
-            "--include-dashboard=false",
-        ]
-        memory = ["--object-store-memory=100000000", "--node-ip-address=127.0.0.1", "--disable-usage-stats"]
+        size = [f"--num-cpus={num_cpus}", "--object-store-memory=100000000", f"--node-ip-address={address}"]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [ray, "start", "--head", "--block", *flags, *memory],
+                [ray, "start", "--block", "--disable-usage-stats", *size, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -51,20 +64,24 @@ class RayCluster:
             assert self.process.poll() is None, text
             assert time.monotonic() < deadline, text
             time.sleep(0.1)
-        self._family = psutil.Process(self.process.pid).children(recursive=True)
 
-    def actors(self) -> list[psutil.Process]:
-        """The processes of the ranks' actors."""
-        found = []
-        for process in psutil.Process(self.process.pid).children(recursive=True):
+    def family(self) -> list[psutil.Process]:
+        """It and whatever it has started."""
+        if self.process.poll() is not None:
+            return []
+        root = psutil.Process(self.process.pid)
+        return [*root.children(recursive=True), root]
+
+    def kill(self) -> None:
+        """The host is gone, with all that runs on it, in no time and without a word."""
+        for process in self.family():
             with contextlib.suppress(psutil.Error):
-                if "ray::RayRank" in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
+                process.kill()
+        self.process.wait(10)
 
     def stop(self) -> None:
         """End it and whatever it has started."""
-        family = [*self._all(), psutil.Process(self.process.pid)] if self.process.poll() is None else []
+        family = self.family()
         self.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
@@ -72,16 +89,60 @@ class RayCluster:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         self.process.wait(10)
-        shutil.rmtree(self._place, ignore_errors=True)
 
-    def _all(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
+
+class RayCluster:
+    """So many hosts, each with so many CPUs; `address` is for RAY_ADDRESS."""
+
+    def __init__(self, num_cpus: int, num_hosts: int) -> None:
+        self._place = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
+        head = ["--head", f"--port={port}", f"--temp-dir={self._place / 't'}", "--include-dashboard=false"]
+        self.hosts = [RayHost(self._place, "127.0.0.1", num_cpus, *head)]
+        self.environment = {**ENVIRONMENT, "RAY_ADDRESS": self.address}
+        self._num_cpus = num_cpus
+        self._num_further = num_hosts - 1
+
+    def wait(self) -> None:
+        """Return when all hosts are there."""
+        self.hosts[0].wait()
+        for _ in range(self._num_further):
+            self.join()
+
+    def join(self) -> None:
+        """Another host takes part."""
+        address = f"127.0.0.{len(self.hosts) + 1}"
+        self.hosts.append(RayHost(self._place, address, self._num_cpus, f"--address={self.address}"))
+        self.hosts[-1].wait()
+
+    def actors(self, kind: str = "RayRank") -> list[psutil.Process]:
+        """The processes of the ranks' actors, or of another kind of actors."""
+        found = []
+        for process in [each for host in self.hosts for each in host.family()]:
+            with contextlib.suppress(psutil.Error):
+                if f"ray::{kind}" in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
+    def wait_no_actors(self) -> None:
+        """Return when there is none, of ranks and of what observes them."""
+        deadline = time.monotonic() + ACTOR_SECONDS
+        while left := [*self.actors(), *self.actors("RayObserver")]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End all of it."""
+        for host in reversed(self.hosts):
+            host.stop()
+        shutil.rmtree(self._place, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def ray_cluster(num_cpus: int = 2) -> Iterator[RayCluster]:
+def ray_cluster(num_cpus: int = 2, num_hosts: int = 1) -> Iterator[RayCluster]:
     """A cluster that is ready."""
-    cluster = RayCluster(num_cpus)
+    cluster = RayCluster(num_cpus, num_hosts)
     try:
         cluster.wait()
         yield cluster

@@ -19,7 +19,7 @@ from vllm_obs.engine.errors import ConfigError, EngineDeadError, StartupError
 from vllm_obs.engine.executor import multiproc, pending_calls
 from vllm_obs.engine.executor.commands import CallFailed, Executed, PeersMissing, Sampled, WorkerStepError
 from vllm_obs.engine.executor.factory import make_executor
-from vllm_obs.engine.executor.multiproc import MultiprocExecutor
+from vllm_obs.engine.executor.multiproc import MultiprocExecutor, Queues
 from vllm_obs.engine.executor.pending_calls import PendingCalls
 from vllm_obs.engine.plan import ModelRunnerOutput, NewRow, StepPlan
 from vllm_obs.engine.profile_order import ProfileOrder
@@ -56,6 +56,30 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         executor.shutdown()
         executor.shutdown()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_shards", "woken", "relaying"),
+    [
+        pytest.param(range(8), 8, [0], [0], id="eight-shards"),
+        pytest.param(range(8), 4, [0, 4], [0, 4], id="four-shards-by-two-stages"),
+        pytest.param(range(4), 2, [0, 1, 2, 3], [], id="two-shards-by-two-stages"),
+        pytest.param(range(3), 1, [0, 1, 2], [], id="three-stages"),
+        pytest.param(range(4, 8), 8, [0], [0], id="half-of-eight-shards"),
+        pytest.param(range(3, 9), 6, [0, 3], [0, 3], id="halves-of-two-stages"),
+    ],
+)
+def test_the_first_of_three_shards_or_more_wakes_the_others_of_its_stage(
+    ranks: range, num_shards: int, woken: list[int], relaying: list[int]
+) -> None:
+    queues = Queues.create(ranks, num_shards)
+    plans = queues.plans
+    assert len(plans.event_fds) == len(plans.relays) == len(queues.replies) == len(ranks)
+    assert [index for index, fd in enumerate(plans.event_fds) if fd == plans.event_fds[0]] == woken
+    assert [index for index, fd in enumerate(plans.relays) if fd >= 0] == relaying
+    by_writer = {plans.event_fds[index] for index in woken}
+    assert by_writer | set(plans.relays) - {-1} == set(plans.event_fds)
+    queues.close()
 
 
 def plan_for(request_id: str, step: int = 1) -> StepPlan:

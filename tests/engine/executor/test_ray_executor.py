@@ -15,13 +15,14 @@ from fake_ray import FakeActor, FakeRay
 
 from vllm_obs.engine.config import ObservabilityConfig, ParallelConfig
 from vllm_obs.engine.errors import ConfigError, EngineDeadError, StartupError
-from vllm_obs.engine.executor import ray_executor, ray_news, ray_port, ray_rank
+from vllm_obs.engine.executor import ray_executor, ray_news, ray_port, ray_rank, ray_records
 from vllm_obs.engine.executor.ray_executor import RayExecutor
 from vllm_obs.engine.executor.ray_port import RealRay, within
 from vllm_obs.engine.nodes import node_messages
 from vllm_obs.engine.nodes.node_messages import NodeFailed, RankSaid
 from vllm_obs.engine.plan import ModelRunnerOutput, NewRow, StepPlan
 from vllm_obs.telemetry.recorder import NullRecorder
+from vllm_obs.telemetry.ring_reader import RingReader
 
 pytestmark = pytest.mark.usefixtures("child_modules", "run_base")
 
@@ -35,7 +36,7 @@ Start = Callable[..., RayExecutor]
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """`start(ray, parallel, generation)` makes an executor; all are shut down, and leave no actor and no place."""
-    monkeypatch.setattr(ray_rank, "node_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(ray_rank, "ray_node", lambda: ("127.0.0.1", "node-a"))
     made: list[tuple[RayExecutor, FakeRay]] = []
 
     def make(
@@ -52,7 +53,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     for executor, ray in made:
         executor.shutdown()
         executor.shutdown()
-        assert all(actor.is_dead for actor in ray.actors)
+        assert all(actor.is_dead for actor in (*ray.actors, *ray.observers))
         assert ray.removed == list(range(len(ray.groups)))
         assert not ray.is_connected
 
@@ -121,7 +122,7 @@ def test_after_a_failure_a_host_that_is_gone_may_come_back(start: Start) -> None
 
 
 def test_another_version_on_a_host_is_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    where = ray_rank.Whereabouts("10.0.0.2", "host-b", 1, "0.0.1", 1)
+    where = ray_rank.Whereabouts("10.0.0.2", "host-b", 1, "0.0.1", 1, "node-b")
     monkeypatch.setattr(ray_rank.RayRank, "where", lambda self: tuple(where))
     with pytest.raises(ConfigError, match=r"host-b has vllm-obs 0.0.1"):
         start(FakeRay()).initialize()
@@ -226,15 +227,103 @@ def test_commands_out_of_order_are_noticed() -> None:
     assert b"command 2 came in the place of command 1" in b"".join(news[0])
 
 
-def test_what_a_rank_records_is_mirrored_here(start: Start, tmp_path: Path) -> None:
+def recorded(run_dir: Path) -> dict[str, int]:
+    """The last step that each ring tells of."""
+    found: dict[str, int] = {}
+    for path in run_dir.glob("*.ring"):
+        with RingReader(path) as reader:
+            found[path.name] = reader.header().step
+    return found
+
+
+def wait_recorded(run_dir: Path, wanted: dict[str, int]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while recorded(run_dir) != wanted:
+        assert time.monotonic() < deadline, recorded(run_dir)
+        time.sleep(0.05)
+
+
+def test_one_observer_on_a_host_takes_what_all_its_ranks_record(start: Start, tmp_path: Path) -> None:
+    ray = FakeRay()
+    executor = start(ray, run_dir=str(tmp_path))
+    executor.initialize()
+    assert [observer.place for observer in ray.observers] == ["node-a"]
+    run(executor, plan_for("a"))
+    wait_recorded(tmp_path, {f"Worker_TP{rank}@127.0.0.1.ring": 1 for rank in range(2)})
+
+
+def test_hosts_of_one_address_are_told_apart(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = iter(["node-a", "node-b"])
+    monkeypatch.setattr(ray_rank, "ray_node", lambda: ("127.0.0.1", next(nodes)))
+    ray = FakeRay()
+    executor = start(ray, run_dir=str(tmp_path))
+    executor.initialize()
+    assert sorted(observer.place for observer in ray.observers) == ["node-a", "node-b"]
+    run(executor, plan_for("a"))
+    deadline = time.monotonic() + WAIT_SECONDS
+    while len(names := {path.name for path in tmp_path.glob("*.ring")}) < 2:
+        assert time.monotonic() < deadline, names
+        time.sleep(0.05)
+    assert {name.partition("@")[2] for name in names} == {"127.0.0.1.0.ring", "127.0.0.1.1.ring"}
+
+
+def test_what_a_rank_recorded_of_its_end_is_taken_too(start: Start, tmp_path: Path) -> None:
     executor = start(FakeRay(), run_dir=str(tmp_path))
     executor.initialize()
     run(executor, plan_for("a"))
-    wanted = {f"Worker_TP{rank}@127.0.0.1.{rank}.ring" for rank in range(2)}
+    run(executor, plan_for("b", step=2))
+    executor.shutdown()
+    wanted = {f"Worker_TP{rank}@127.0.0.1.ring": 2 for rank in range(2)}
+    assert recorded(tmp_path) == wanted
+
+
+def test_an_observer_that_is_started_again_begins_as_it_did_and_nothing_comes_twice(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_records, "RETRY_SECONDS", 0.1)
+    ray = FakeRay()
+    executor = start(ray, run_dir=str(tmp_path))
+    executor.initialize()
+    run(executor, plan_for("a"))
+    wait_recorded(tmp_path, {f"Worker_TP{rank}@127.0.0.1.ring": 1 for rank in range(2)})
+    observer = ray.observers[0]
+    observer.kill()
+    run(executor, plan_for("b", step=2))
+    observer.start_again()
+    wait_recorded(tmp_path, {f"Worker_TP{rank}@127.0.0.1.ring": 2 for rank in range(2)})
+
+
+def test_where_no_observer_can_be_started_tokens_are_made_all_the_same(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ray = FakeRay()
+
+    def refuse(*_: object) -> FakeActor:
+        raise ValueError("no such node")
+
+    monkeypatch.setattr(ray, "observer", refuse)
+    executor = start(ray, run_dir=str(tmp_path))
+    executor.initialize()
+    assert run(executor, plan_for("a")) == FakeExecutor(8).run(plan_for("a"))
+    assert "what is recorded on 127.0.0.1 is left out: ValueError" in caplog.text
+
+
+def test_an_observer_that_ends_for_good_takes_nothing_with_it(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray_records, "RETRY_SECONDS", 0.0)
+    ray = FakeRay()
+    executor = start(ray, run_dir=str(tmp_path))
+    executor.initialize()
+    ray.observers[0].kill()
     deadline = time.monotonic() + WAIT_SECONDS
-    while not wanted <= {path.name for path in tmp_path.glob("*.ring")}:
-        assert time.monotonic() < deadline, list(tmp_path.iterdir())
+    while "left out from now on" not in caplog.text:
+        assert time.monotonic() < deadline, caplog.text
         time.sleep(0.05)
+    assert run(executor, plan_for("a")) == FakeExecutor(8).run(plan_for("a"))
+    assert caplog.text.count("the observer of the ranks on 127.0.0.1 gives no records") == 2
 
 
 class TestRealRay:

@@ -104,6 +104,47 @@ def test_readers_that_share_an_eventfd_are_all_woken_by_one_write() -> None:
         os.close(fd)
 
 
+Relayed = tuple[ShmQueueWriter, list[ShmQueueReader]]
+
+
+@pytest.fixture
+def relayed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Relayed]:
+    """A queue of which the first of three readers wakes the others."""
+    monkeypatch.setattr(shm_queue, "RELAY_PATIENCE_SECONDS", 0.2)
+    first, others = os.eventfd(0), os.eventfd(0)
+    handle = create_queue((first, others, others), NUM_SLOTS, SLOT_BYTES, relays=(others, -1, -1))
+    writer, readers = ShmQueueWriter(handle), [ShmQueueReader(handle, index) for index in range(3)]
+    yield writer, readers
+    for end in (writer, *readers):
+        end.close()
+    for fd in handle.fds:
+        os.close(fd)
+
+
+def test_the_writer_wakes_one_reader_who_wakes_the_others(relayed: Relayed) -> None:
+    writer, readers = relayed
+    for reader in readers:
+        reader._patience_seconds = 30.0
+    received: list[list[bytes]] = []
+    threads = [threading.Thread(target=lambda r=reader: received.append(read(r, 20.0))) for reader in readers]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    writer.write([b"a"], 1.0)
+    for thread in threads:
+        thread.join(10.0)
+    assert received == [[b"a"]] * 3
+
+
+def test_whom_nobody_wakes_looks_by_himself(relayed: Relayed) -> None:
+    """The first reader stands still."""
+    writer, (_, second, _) = relayed
+    timer = threading.Timer(0.1, writer.write, ([b"a"], 1.0))
+    timer.start()
+    assert read(second, 20.0) == [b"a"]
+    timer.join()
+
+
 def test_waiting_for_a_message_has_a_deadline_and_costs_nothing(make: Make) -> None:
     _, _, (reader,) = make()
     cpu, begun = time.thread_time(), time.monotonic()
