@@ -69,6 +69,8 @@ class Acceptor:
         self._places: dict[int, _Place] = {}
         self._lock = threading.Lock()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.is_ending = False
+        """Whether the servers are being ended: that none takes connections is no news then."""
         self._is_stopping = False
         self._told_at = 0.0
         self._thread = threading.Thread(target=self._run, name="acceptor", daemon=True)
@@ -153,7 +155,8 @@ class Acceptor:
             return  # else it went away before it was accepted
         with connection:
             while not self._is_stopping and not self._hand(connection):
-                self._tell_late("no API server takes connections; they wait")
+                if not self.is_ending:
+                    self._tell_late("no API server takes connections; they wait")
                 time.sleep(RETRY_SECONDS)
 
     def _hand(self, connection: socket.socket) -> bool:

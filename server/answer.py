@@ -1,6 +1,5 @@
 """From a parsed request to its reply: whole or streamed, aborted when the client goes."""
 
-from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
 from fastapi import Request, Response
@@ -10,11 +9,12 @@ from vllm_obs.server.disconnect import until_disconnect
 from vllm_obs.server.empty_fields import without_empty
 from vllm_obs.server.generation import Generation
 from vllm_obs.server.json_reply import JsonReply
+from vllm_obs.server.pushed_stream import PushedStream
 from vllm_obs.server.reply_metrics import ReplyMetrics
 from vllm_obs.server.schema_sampling import SamplingRequest
-from vllm_obs.server.sse import EventStream
 from vllm_obs.server.state import ApiServer
 from vllm_obs.server.stream_usage import StreamUsage
+from vllm_obs.server.streamed_reply import StreamedReply
 from vllm_obs.server.usage import Usage
 
 
@@ -24,8 +24,8 @@ class ReplyShape(Protocol):
     def whole(self, choices: list[SequenceDelta], usage: Usage) -> dict[str, Any]:
         """The reply with all choices complete."""
 
-    def chunks(self, generation: Generation, usage: StreamUsage) -> AsyncGenerator[bytes, None]:
-        """The events of the streamed reply, [DONE] included."""
+    def streamed(self, generation: Generation, usage: StreamUsage) -> StreamedReply:
+        """The events of the streamed reply."""
 
 
 async def answer(
@@ -37,7 +37,8 @@ async def answer(
     metrics = ReplyMetrics(is_enabled, generation.num_choices, generation.arrived)
     if request.stream:
         stream_usage = StreamUsage(usage, metrics, request.stream_options, api.server.enable_force_include_usage)
-        return EventStream(shape.chunks(generation, stream_usage), generation)
+        streamed = shape.streamed(generation, stream_usage)
+        return PushedStream(streamed.frames(), generation, streamed.events)
     try:
         choices = await until_disconnect(http.receive, generation.collect())
     finally:

@@ -93,8 +93,8 @@ class MessageEvents:
         A failure is its last event, of type error, and its reason goes into the request's `state`.
         """
         try:
-            async for _, delta in generation.deltas():
-                if written := b"".join(map(frame, self._events(delta))):
+            async for number, delta in generation.deltas():
+                if written := self.written(number, delta):
                     yield written
         except Exception as error:
             reply = reply_for(error, generation.request_id)
@@ -103,6 +103,10 @@ class MessageEvents:
             yield b"event: error\ndata: " + reply.body() + b"\n\n"
         finally:
             await generation.aclose()
+
+    def written(self, number: int, delta: SequenceDelta) -> bytes:
+        """The events of the next delta of its one choice."""
+        return b"".join(map(frame, self._events(delta)))
 
     def _events(self, delta: SequenceDelta) -> list[Fields]:
         events: list[Fields] = []

@@ -15,6 +15,7 @@ from vllm_obs.engine.child import Child, spawn
 from vllm_obs.engine.child_pipe import READY
 from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.frontend.crash_suspects import Suspect
 from vllm_obs.server.api_server_settings import settings_to_wire
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.launcher_messages import DRAINED, STATUS, SUSPECTS, ServerStatus, read_suspects
@@ -66,8 +67,8 @@ class ApiServerPlace:
         self.is_drained = False
         self.ready_at = 0
         """When it became ready (monotonic ns), 0 before."""
-        self.on_suspects: Callable[[list[bytes]], None] = lambda digests: None
-        """Called with the digests of requests that were open here when an engine crashed."""
+        self.on_suspects: Callable[[list[Suspect]], None] = lambda suspects: None
+        """Called with the requests that were open here when an engine crashed."""
         self._served_by = served_by
         self._on_exit = on_exit
         self._handover: socket.socket | None = None
@@ -160,6 +161,11 @@ class ApiServerPlace:
             logger.error("%s %s and is killed", self.title, why)
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self.child.exit_fd, signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        """Its process, 0 where there is none."""
+        return self.child.pid if self.child is not None and self.is_running else 0
 
     @property
     def exit_cause(self) -> str:

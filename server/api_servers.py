@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any
 
 from vllm_obs.engine.errors import ConfigError, StartupError
+from vllm_obs.engine.frontend.crash_suspects import Suspect
 from vllm_obs.engine.old_rings import prune_old_rings
 from vllm_obs.server.api_server_place import ApiServerPlace, ServedBy
-from vllm_obs.server.launcher_messages import ENGINE, SUSPECTS, EngineNews
+from vllm_obs.server.crash_judge import CrashJudge
+from vllm_obs.server.launcher_messages import BLAMED, ENGINE, SUSPECTS, EngineNews
 from vllm_obs.server.restart_budget import RestartBudget
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ class ApiServers:
         self.places = [ApiServerPlace(index, served_by, self._ended) for index in range(num_servers)]
         for place in self.places:
             place.on_suspects = partial(self._pass_on, place)
+        self._judge = CrashJudge(partial(self.order, BLAMED), num_servers)
         self._served_by = served_by
         self._forget = forget
         max_restarts = max(API_SERVER_RESTARTS, served_by.server.engine_restarts)
@@ -75,11 +78,12 @@ class ApiServers:
             place.order(kind, payload)
         return place is not None
 
-    def _pass_on(self, teller: ApiServerPlace, digests: list[bytes]) -> None:
-        """What one server suspects the others are to know."""
+    def _pass_on(self, teller: ApiServerPlace, suspects: list[Suspect]) -> None:
+        """What one server suspects the others are to know, and all who of theirs together stands out."""
         for place in self.places:
-            if place is not teller:
-                place.order(SUSPECTS, digests)
+            if suspects and place is not teller:
+                place.order(SUSPECTS, [suspect.digest for suspect in suspects])
+        self._judge.heard(teller.client_index, suspects)
 
     async def ready(self) -> None:
         """Return once all of them serve; ConfigError or StartupError of the first that cannot."""
@@ -112,7 +116,7 @@ class ApiServers:
         cause = place.exit_cause
         if wait_seconds is None:
             if not self._given_up.done():
-                self._given_up.set_result(budget.says(cause))
+                self._given_up.set_result(budget.says(cause.replace(f"{place.title} ", "it ", 1)))
             return
         logger.error("%s; what it served is cut off, and it is started again", cause)
         task = asyncio.create_task(self._start_again(place, wait_seconds), name=f"restart {place.title}")

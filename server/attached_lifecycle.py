@@ -14,12 +14,14 @@ from vllm_obs.engine.client_async import AsyncMPClient
 from vllm_obs.engine.client_dp import DPLBAsyncMPClient, engine_indices
 from vllm_obs.engine.codec import write_fields
 from vllm_obs.engine.frontend.async_llm import AsyncLLM
+from vllm_obs.engine.frontend.crash_suspects import Suspect
 from vllm_obs.engine.startup_phases import StartupPhases
 from vllm_obs.server.api_server_settings import ApiServerSettings
 from vllm_obs.server.attached_engines import AttachedEngines, Attachments
 from vllm_obs.server.engine_news import NewsBox
 from vllm_obs.server.handed_connections import HandedConnections
 from vllm_obs.server.launcher_messages import (
+    BLAMED,
     CUT_OFF,
     DRAIN,
     DRAINED,
@@ -30,7 +32,7 @@ from vllm_obs.server.launcher_messages import (
     SUSPECTS,
     TELEMETRY,
     ServerStatus,
-    read_suspects,
+    read_digests,
 )
 from vllm_obs.server.lifecycle import Lifecycle
 from vllm_obs.server.observer import TelemetryOrder
@@ -42,9 +44,10 @@ from vllm_obs.telemetry.recorder import ProcessRecorder
 
 logger = logging.getLogger(__name__)
 
-REPORT_SECONDS = 0.1
+REST_SECONDS = 0.4
+"""So often it is looked for what has changed while nobody is connected, and nobody comes."""
 BUSY_REPORT_SECONDS = 0.02
-"""The launcher is told so often of what has changed; a connection that has closed makes room for another."""
+"""And so often while somebody is: a connection that has closed makes room for another."""
 STAY_SECONDS = 10.0
 """So long a server that has drained waits for the others at most, beyond their time to drain."""
 
@@ -68,6 +71,7 @@ class AttachedLifecycle(Lifecycle):
         super().__init__(config, server, client, recorder)
         self._client = client
         self._told: ServerStatus | None = None
+        self._was_handed_one = asyncio.Event()
         self._engines: AttachedEngines | None = None
         self._reporting: asyncio.Task[None] | None = None
 
@@ -112,8 +116,9 @@ class AttachedLifecycle(Lifecycle):
         self._take_payload(TELEMETRY, lambda payload: self._set_telemetry(TelemetryOrder.read(payload)))
         self._take_payload(PROFILE, lambda payload: self._api.profiles.obey(read_request(payload)))
         self._take_payload(SUSPECTS, self._hear_of_suspects)
+        self._take_payload(BLAMED, self._hear_who_is_blamed)
         serving = await self._http.start_without_listener()
-        self._handed = HandedConnections(self._settings.handover, self._http.take)
+        self._handed = HandedConnections(self._settings.handover, self._take_connection)
         self._reporting = asyncio.create_task(self._report(), name="report to the launcher")
         self._reporting.add_done_callback(self._see_report_end)
         return serving
@@ -123,20 +128,41 @@ class AttachedLifecycle(Lifecycle):
         book.shared, book.on_crash = True, self._tell_suspects
         super()._open(engine)
 
-    def _tell_suspects(self, digests: list[bytes]) -> None:
-        for begin in range(0, len(digests), MAX_SUSPECTS):
-            self._owner.try_say(SUSPECTS, digests[begin : begin + MAX_SUSPECTS])
+    def _tell_suspects(self, suspects: list[Suspect]) -> None:
+        rows = [list(suspect) for suspect in suspects]
+        num_lost = 0
+        for begin in range(0, len(rows), MAX_SUSPECTS):
+            num_lost += not self._owner.try_say(SUSPECTS, rows[begin : begin + MAX_SUSPECTS])
+        if not num_lost:  # an empty one says that it was all
+            self._owner.try_say(SUSPECTS, [])
 
     def _hear_of_suspects(self, payload: Any) -> None:
         if self._api.is_engine_there:
-            self._api.engine.llm.losses.poison.heard(read_suspects(payload))
+            self._api.engine.llm.losses.poison.heard(read_digests(payload))
+
+    def _hear_who_is_blamed(self, payload: Any) -> None:
+        if self._api.is_engine_there:
+            (digest,) = read_digests([payload])
+            self._api.engine.llm.losses.poison.blame(digest)
+
+    def _take_connection(self, connection: socket.socket) -> None:
+        self._http.take(connection)
+        self._was_handed_one.set()
 
     async def _report(self) -> None:
         """Tell the launcher whenever something has changed."""
         while True:
             self._tell_status()
-            is_in_use = self._told is not None and self._told.num_connections
-            await asyncio.sleep(BUSY_REPORT_SECONDS if is_in_use else REPORT_SECONDS)
+            if self._told is None or not self._told.num_connections:
+                await self._rest()
+            await asyncio.sleep(BUSY_REPORT_SECONDS)
+
+    async def _rest(self) -> None:
+        """Wait until somebody comes, for some time."""
+        self._was_handed_one.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REST_SECONDS):
+                await self._was_handed_one.wait()
 
     def _see_report_end(self, reporting: "asyncio.Task[None]") -> None:
         """A server that its launcher knows nothing of any more is to be replaced."""

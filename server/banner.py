@@ -9,6 +9,9 @@ from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.server.config import ServerConfig
 
+_SHOWN_SECONDS = 0.05
+"""What took less would be told as 0.0 s, though it may have been done before, in a head start."""
+
 
 class Served(Protocol):
     """What an address and a banner are made of, as ApiServer and Launcher have it."""
@@ -26,7 +29,7 @@ def ready_lines(served: Served, engines: Sequence[EngineFacts], sock: socket.soc
     """The lines, the one with the address last; of several engines the slowest's phases, and each one's cache."""
     seconds = (time.monotonic_ns() - started_at) / 1e9
     facts = max(engines, key=lambda engine: sum(length for _, length in engine.phases))
-    phases = ", ".join(f"{name} {length:.1f} s" for name, length in facts.phases)
+    phases = ", ".join(f"{name} {length:.1f} s" for name, length in facts.phases if length >= _SHOWN_SECONDS)
     names = ", ".join(served.config.model.served_model_names)
     started = "Engine started" if len(engines) == 1 else f"{len(engines)} engines started"
     each = "" if len(engines) == 1 else " in each engine"

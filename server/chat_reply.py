@@ -1,6 +1,5 @@
 """The replies of /v1/chat/completions: whole, and as chunks of a stream."""
 
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,8 @@ from vllm_obs.server.message_reader import MessageReader, whole_calls
 from vllm_obs.server.reply_head import ReplyHead
 from vllm_obs.server.schema_chat import ChatCompletionRequest
 from vllm_obs.server.stream_usage import StreamUsage
-from vllm_obs.server.streamed_reply import streamed_reply
+from vllm_obs.server.streamed_reply import StreamedReply
+from vllm_obs.server.text_frame import TextFrame
 from vllm_obs.server.usage import Usage
 
 ROLE = "assistant"
@@ -33,9 +33,9 @@ class ChatShape:
         """The reply with all choices complete."""
         return chat_reply(self, choices, usage)
 
-    def chunks(self, generation: Generation, usage: StreamUsage) -> AsyncGenerator[bytes, None]:
+    def streamed(self, generation: Generation, usage: StreamUsage) -> StreamedReply:
         """The events of the streamed reply."""
-        return streamed_reply(generation, _Chunks(self, usage).events, lambda: usage.last_event(self.head))
+        return StreamedReply(generation, _Chunks(self, usage).events, lambda: usage.last_event(self.head))
 
     def logprobs_of(self, delta: SequenceDelta) -> dict[str, Any] | None:
         """The `logprobs` of what a delta brings."""
@@ -95,9 +95,15 @@ class _Chunks:
         self._prefix = shape.head.chunk_prefix()
         self._begun: set[int] = set()
         self._readers: dict[int, MessageReader] = {}
+        self._text_frames: dict[int, TextFrame] = {}
+        request = shape.request
+        has_more = request.return_token_ids or request.logprobs or usage.is_continuous
+        self._is_plain = shape.reading.is_plain and not has_more
 
     def events(self, number: int, delta: SequenceDelta) -> bytes:
         """The events of a delta; no text event for half a character, unless its tokens are asked for."""
+        if delta.finish_reason is None and (frame := self._text_frames.get(number)) is not None:
+            return frame(delta.text) if delta.text else b""
         request = self._shape.request
         self._usage.add(number, delta)
         events = b"" if number in self._begun else self._role_event(number, delta)
@@ -105,6 +111,9 @@ class _Chunks:
         brought = {"content": delta.text} if self._shape.reading.is_plain else self._read(number, delta)
         if delta.finish_reason is not None or wants_tokens or any(brought.values()):
             events += self._text_event(number, delta, brought)
+        if self._is_plain and number not in self._text_frames:
+            more = SequenceDelta(delta.request_id, delta.index)
+            self._text_frames[number] = TextFrame(lambda text: self._text_event(number, more, {"content": text}))
         return events
 
     def _read(self, number: int, delta: SequenceDelta) -> dict[str, Any]:

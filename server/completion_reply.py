@@ -1,6 +1,5 @@
 """The replies of /v1/completions: whole, and as chunks of a stream."""
 
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,8 @@ from vllm_obs.server.logprobs import LogprobShapes
 from vllm_obs.server.reply_head import ReplyHead
 from vllm_obs.server.schema_completion import CompletionRequest
 from vllm_obs.server.stream_usage import StreamUsage
-from vllm_obs.server.streamed_reply import streamed_reply
+from vllm_obs.server.streamed_reply import StreamedReply
+from vllm_obs.server.text_frame import TextFrame
 from vllm_obs.server.text_offsets import TextOffsets
 from vllm_obs.server.usage import Usage
 
@@ -29,9 +29,9 @@ class CompletionShape:
         """The reply with all choices complete."""
         return completion_reply(self, choices, usage)
 
-    def chunks(self, generation: Generation, usage: StreamUsage) -> AsyncGenerator[bytes, None]:
+    def streamed(self, generation: Generation, usage: StreamUsage) -> StreamedReply:
         """The events of the streamed reply."""
-        return streamed_reply(generation, _Chunks(self, usage).event, lambda: usage.last_event(self.head))
+        return StreamedReply(generation, _Chunks(self, usage).event, lambda: usage.last_event(self.head))
 
     def text_offsets(self) -> TextOffsets:
         """What tells of one choice where its tokens begin."""
@@ -108,9 +108,14 @@ class _Chunks:
         self._usage = usage
         self._prefix = shape.head.chunk_prefix()
         self._offsets: dict[int, TextOffsets] = {}
+        self._text_frames: dict[int, TextFrame] = {}
+        request = shape.request
+        self._is_plain = not (request.return_token_ids or request.logprobs is not None or usage.is_continuous)
 
     def event(self, number: int, delta: SequenceDelta) -> bytes:
         """The event of a delta; empty when a half character is all there is and nobody wants token ids."""
+        if delta.finish_reason is None and (frame := self._text_frames.get(number)) is not None:
+            return frame(delta.text) if delta.text else b""
         request = self._shape.request
         self._usage.add(number, delta)
         is_first = number not in self._offsets
@@ -120,13 +125,21 @@ class _Chunks:
         wants_tokens = bool(delta.token_ids) and (request.return_token_ids or request.logprobs is not None)
         if not text and delta.finish_reason is None and not wants_tokens:
             return b""
+        logprobs = self._shape.logprobs_of(number, delta, offsets, echo)
+        if self._is_plain and number not in self._text_frames:
+            more = SequenceDelta(delta.request_id, delta.index)
+            self._text_frames[number] = TextFrame(lambda text: self._written(number, more, text, None))
+        return self._written(number, delta, text, logprobs)
+
+    def _written(self, number: int, delta: SequenceDelta, text: str, logprobs: dict[str, Any] | None) -> bytes:
+        wants_ids = self._shape.request.return_token_ids
         choice = {
             "index": number,
             "text": text,
-            "logprobs": self._shape.logprobs_of(number, delta, offsets, echo),
+            "logprobs": logprobs,
             "finish_reason": delta.finish_reason,
             "stop_reason": delta.stop_reason,
-            "prompt_token_ids": delta.prompt_token_ids if request.return_token_ids else None,
-            "token_ids": delta.token_ids if request.return_token_ids else None,
+            "prompt_token_ids": delta.prompt_token_ids if wants_ids else None,
+            "token_ids": delta.token_ids if wants_ids else None,
         }
         return self._prefix + orjson.dumps(choice) + b"]" + self._usage.suffix() + b"}\n\n"

@@ -11,6 +11,7 @@ from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.engine.old_rings import prune_old_rings
 from vllm_obs.server.engine_deaths import OomKills, is_from_outside
 from vllm_obs.server.restart_budget import RestartBudget
+from vllm_obs.telemetry.records import EngineGivenUp
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +121,11 @@ class EngineKeeper(Generic[E]):
         except Exception:
             logger.exception("what keeps an engine alive failed")
             return "the engine died, and what starts another failed"
+
+    def given_up(self, engine_index: int) -> EngineGivenUp:
+        """What is recorded once the budget is spent, for how long nothing is tried."""
+        rest_seconds = REST_SECONDS if self._limits.max_restarts else 0.0
+        return EngineGivenUp(str(engine_index), rest_seconds, time.monotonic_ns())
 
     async def revive(self) -> bool:
         """Start another though the budget was spent, which counts anew; whether it is there."""

@@ -12,7 +12,7 @@ from vllm_obs.server.engine_keeper import REST_SECONDS, Death, EngineKeeper, Kee
 from vllm_obs.server.state import ApiServer
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.recorder import ProcessRecorder
-from vllm_obs.telemetry.records import EngineRestarted
+from vllm_obs.telemetry.records import EngineGivenUp, EngineRestarted
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +49,9 @@ class ServerSeat:
         seconds = wait_seconds + self._api.engine_start_seconds
         self._api.engines_expected_at[self._engine_index] = time.monotonic_ns() + int(seconds * 1e9)
 
-    def give_up(self) -> None:
+    def give_up(self, given_up: EngineGivenUp) -> None:
         """None is started in its place now."""
+        self._recorder.record(given_up)
         self._api.engines_given_up.add(self._engine_index)
         self._api.engines_expected_at.pop(self._engine_index, None)
 
@@ -123,7 +124,7 @@ class EngineSupervisor:
         keeper, seat = self._keepers[engine_index], self._seats[engine_index]
         while not over.done():
             cause = await keeper.keep()
-            seat.give_up()
+            seat.give_up(keeper.given_up(engine_index))
             if self._api.engines_given_up.issuperset(self._keepers):
                 self._api.is_engine_kept = False
                 if not over.done():

@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from vllm_obs.engine.errors import RequestError, RequestFailedError
 from vllm_obs.engine.frontend.outputs import SequenceDelta
-from vllm_obs.engine.frontend.request_stream import RequestStream
+from vllm_obs.engine.frontend.request_stream import RequestStream, Take
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.server.cache_domain import cache_domain
 from vllm_obs.server.deadline import Deadline
@@ -179,6 +179,13 @@ class Generation:
             for pump in pumps:
                 pump.cancel()
             await asyncio.wait(pumps)
+
+    def offer(self, take: Take) -> None:
+        """Offer each delta to `take` before `deltas` gives it; only where there is one prompt: its indices are the
+        numbers of the choices, and no delta lies between its stream and `deltas`. `take` must leave failed ones.
+        """
+        if len(self._streams) == 1:
+            self._streams[0].offer(take)
 
     async def _pump(self, prompt_index: int, queue: asyncio.Queue[Numbered | Exception | None]) -> None:
         try:

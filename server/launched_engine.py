@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS
 from vllm_obs.engine.config import VllmConfig
-from vllm_obs.engine.engine_process import ENGINE_MODULE, READY_POLL_SECONDS, EngineProcess
+from vllm_obs.engine.engine_process import READY_POLL_SECONDS, EngineProcess
+from vllm_obs.engine.engine_titles import ENGINE_MODULE
 from vllm_obs.engine.errors import VllmObsError
 from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.server.engine_deaths import told_cause
@@ -161,6 +162,7 @@ class LaunchedEngine:
         """Keep it alive; why there is none any more, once the budget is spent."""
         assert self._keeper is not None, "it has been ready"
         cause = await self._keeper.keep()
+        self._launched_by.recorder.record(self._keeper.given_up(self.index))
         self._say(GIVEN_UP, cause=cause)
         return cause
 

@@ -9,14 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS
 from vllm_obs.engine.config import VllmConfig
-from vllm_obs.engine.engine_process import ENGINE_MODULE
+from vllm_obs.engine.engine_titles import ENGINE_MODULE
 from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.server.acceptor import Acceptor
 from vllm_obs.server.api_server_place import API_SERVER_MODULE, ServedBy
+from vllm_obs.server.api_server_watch import ApiServerWatch
 from vllm_obs.server.api_servers import ApiServers
 from vllm_obs.server.banner import address, port_of, ready_lines
 from vllm_obs.server.config import ServerConfig
@@ -34,6 +36,7 @@ from vllm_obs.server.signals import StopSignals
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import ProcessReady, TelemetrySet
+from vllm_obs.telemetry.watchdog_headers import RunHeaders
 
 T = TypeVar("T")
 
@@ -43,7 +46,8 @@ ROLE = "Launcher"
 LAST_WORDS_SECONDS = 1.0
 SERVER_END_SECONDS = 3.0
 """How long an API server may take to end that has nothing left to finish."""
-HEARTBEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 0.25
+"""Well below the least `--stall-timeout`, by which the watchdog judges."""
 POLL_SECONDS = 0.01
 
 _BEST_FIRST = (Phase.READY, Phase.STALLED, Phase.BROKEN, Phase.RESTARTING, Phase.DRAINING, Phase.DEAD)
@@ -88,7 +92,9 @@ class Launcher:
         self._engines = LaunchedEngines(self._launched_by(num_servers))
         service = ServiceNotify.of(os.environ)
         manager = ServiceWatch(self, service)
-        heart = asyncio.create_task(self._beat(), name="heartbeat")
+        headers = RunHeaders(Path(config.run_dir or "/nonexistent"))
+        watch = ApiServerWatch(self._api_servers.places, headers, self.server.stall_timeout)
+        heart = asyncio.create_task(self._beat(watch), name="heartbeat")
         self._take_hangups(service)
         try:
             code = await self._serve(listener, engine_indices, started_at)
@@ -96,6 +102,7 @@ class Launcher:
             self._recorder.doing(Activity.STOPPING)
             await self._end()
             heart.cancel()
+            watch.close()
             manager.stop()
             if self._observer is not None:
                 await self._observer.stop(at_once=self._signals.second.is_set())
@@ -223,6 +230,7 @@ class Launcher:
         self._engines.close()
 
     async def _end_servers(self) -> None:
+        self._acceptor.is_ending = True
         self._api_servers.ask_to_stop()
         seconds = SERVER_END_SECONDS if self._is_ready else 0
         await self._wait_until(lambda: self._api_servers.have_stopped, seconds)
@@ -265,9 +273,15 @@ class Launcher:
         if self.server.api_key_file is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
-    async def _beat(self) -> None:
+    async def _beat(self, watch: ApiServerWatch) -> None:
         while True:
-            self._recorder.heartbeat(time.monotonic_ns())
+            now = time.monotonic_ns()
+            self._recorder.heartbeat(now)
+            if self._is_ready and not self._is_draining:
+                try:
+                    watch.look(now)
+                except Exception:  # the launcher has more to do than to watch
+                    logger.exception("the API servers could not be looked at")
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _unless_signalled(self, work: Coroutine[Any, Any, T]) -> T | None:

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from vllm_obs.engine.codec import read_fields, write_fields
 from vllm_obs.engine.codec_arrays import ArrayReader
+from vllm_obs.engine.frontend.crash_suspects import Suspect
 from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.server.phase import Phase
 
@@ -18,7 +19,9 @@ TELEMETRY = "TELEMETRY"
 PROFILE = "PROFILE"
 """To the server: take a profile."""
 SUSPECTS = "SUSPECTS"
-"""Both ways: digests of requests that were open when an engine crashed, for the other servers to know."""
+"""To the launcher: Suspects, open when an engine crashed, at last none; to the other servers: their digests."""
+BLAMED = "BLAMED"
+"""To the server: the digest of whom the last crash must be due to, of all that were open in any server."""
 RELOAD = "RELOAD"
 """To the server: look at the key file."""
 STATUS = "STATUS"
@@ -32,6 +35,7 @@ MAX_CAUSE_CHARS = 512
 MAX_SUSPECTS = 64
 """In one message."""
 DIGEST_BYTES = 32
+NUM_FIELDS = len(Suspect._fields)
 MAX_MODEL_CHARS = 512
 
 
@@ -85,7 +89,17 @@ class ServerStatus(NamedTuple):
         return status
 
 
-def read_suspects(payload: Any) -> list[bytes]:
+def read_suspects(payload: Any) -> list[Suspect]:
+    """Suspects in plain values. ValueError for what are none."""
+    if type(payload) is not list or any(type(row) is not list or len(row) != NUM_FIELDS for row in payload):
+        raise ValueError(f"suspects are a list of rows of {NUM_FIELDS}")
+    if any(type(flag) is not bool for row in payload for flag in row[1:]):
+        raise ValueError("what is told of a suspect is true or false")
+    read_digests([row[0] for row in payload])
+    return [Suspect(*row) for row in payload]
+
+
+def read_digests(payload: Any) -> list[bytes]:
     """Digests of requests. ValueError for what is none."""
     if type(payload) is not list or len(payload) > MAX_SUSPECTS:
         raise ValueError(f"suspects are a list of at most {MAX_SUSPECTS}")

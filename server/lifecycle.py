@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import socket
@@ -35,6 +36,9 @@ from vllm_obs.server.observer import Observer, Order, TelemetryOrder
 from vllm_obs.server.observer_settings import inspect_port
 from vllm_obs.server.progress_watch import ProgressWatch
 from vllm_obs.server.request_record import record_refused
+from vllm_obs.server.schema_base import prepare_models
+from vllm_obs.server.schema_chat import ChatCompletionRequest
+from vllm_obs.server.schema_completion import CompletionRequest
 from vllm_obs.server.service_notify import ServiceNotify
 from vllm_obs.server.service_watch import ServiceWatch
 from vllm_obs.server.signals import StopSignals
@@ -122,6 +126,7 @@ class Lifecycle:
             if self._observer is not None:
                 await self._observer.stop(at_once=self._signals.second.is_set())
             self._signals.remove()
+            gc.unfreeze()
         if self._outcome:
             logger.info("stopped: %s", self._outcome)
         self._say_last_words()
@@ -243,9 +248,11 @@ class Lifecycle:
         client = self._supervisor.client
         llm = AsyncLLM(config, client, tokenizer, self._recorder, self._api.client_index)
         await llm.prepare_grammars(GRAMMARS_SECONDS)
+        await asyncio.to_thread(prepare_models, ChatCompletionRequest, CompletionRequest)
         self._phases.end("load tokenizer")
         memory.added("load tokenizer", "tokenizer")
         memory.placed("load tokenizer", {})  # what comes now is waiting
+        _freeze_garbage()
         facts = await client.ready(self._api.server.startup_timeout)
         llm.start()
         self._phases.end("wait for engine")
@@ -316,3 +323,9 @@ class Lifecycle:
         deadline = time.monotonic() + timeout_seconds
         while not is_over() and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
+
+
+def _freeze_garbage() -> None:
+    """All that is here stays: no collection looks at it again, which would hold up every stream for 0.1 s."""
+    gc.collect()
+    gc.freeze()

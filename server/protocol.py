@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from vllm_obs.server.body_writer import BodyWriter
 from vllm_obs.server.config import Limits
 from vllm_obs.server.connection_room import ConnectionRoom, no_room
 from vllm_obs.server.errors import ApiError
@@ -30,8 +31,9 @@ class HttpProtocol(HttpToolsProtocol):
     a client that has gone silent is sent something harmless while its request runs on (an interim
     100 response, or a comment in a stream): a closed peer resets the connection, and the request is aborted.
 
-    The application finds in the scope's state `received_at`, when the request's first byte was read, and
-    `written`, which returns once the socket has taken the reply: whether its client was there to the end.
+    The application finds in the scope's state `received_at`, when the request's first byte was read,
+    `body_writer`, for parts of a reply that has begun, and `written`, which returns once the socket has taken the
+    reply: whether its client was there to the end.
     `on_refused` is told of requests that never reach the application.
 
     There are as many connections as `limits` and the process's open files allow. Beyond that a new one takes the
@@ -133,6 +135,7 @@ class HttpProtocol(HttpToolsProtocol):
         if is_spare:  # others want its place
             self.cycle.keep_alive = False
         self.scope["state"]["written"] = partial(self._written, self.cycle)
+        self.scope["state"]["body_writer"] = BodyWriter(self.cycle)
 
     def on_message_complete(self) -> None:
         """The whole request is here: from now on the client waits for us."""

@@ -9,6 +9,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.server.body_writer import BodyWriter
 from vllm_obs.server.public_paths import PROBES, route_path
 from vllm_obs.server.refused_head import RefusedHead
 from vllm_obs.server.state import ApiServer
@@ -39,7 +40,7 @@ class RequestRecord:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = Exchange(receive, send)
+        exchange = Exchange(receive, send, scope.get("state", {}).get("body_writer"))
         self._api.num_open_http += 1
         try:
             await self.app(scope, exchange.receive, exchange.send)
@@ -76,17 +77,21 @@ class RequestRecord:
 
 
 class Exchange:
-    """What went over one request's connection so far: its status, its bytes, and whether all of them went."""
+    """What went over one request's connection so far: its status, its bytes, and whether all of them went.
 
-    def __init__(self, receive: Receive, send: Send) -> None:
+    `writer` is what parts of the body are written by that are not sent.
+    """
+
+    def __init__(self, receive: Receive, send: Send, writer: BodyWriter | None = None) -> None:
         self.status = 0
-        self.first_byte_at = 0
         self.num_request_bytes = 0
-        self.num_response_bytes = 0
         self.is_whole = False
         self.is_broken = False
         self._receive = receive
         self._send = send
+        self._writer = writer
+        self._first_sent_at = 0
+        self._num_sent_bytes = 0
 
     async def receive(self) -> Message:
         """The client's next message, counted."""
@@ -103,8 +108,8 @@ class Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
         elif body := message.get("body", b""):
-            self.first_byte_at = self.first_byte_at or time.monotonic_ns()
-            self.num_response_bytes += len(body)
+            self._first_sent_at = self._first_sent_at or time.monotonic_ns()
+            self._num_sent_bytes += len(body)
         self.is_whole = self.is_whole or is_last
 
     async def wait_written(self, scope: Scope) -> None:
@@ -112,6 +117,17 @@ class Exchange:
         written = scope["state"].get("written")
         if written is not None and self.is_whole:
             self.is_whole = await written()
+
+    @property
+    def first_byte_at(self) -> int:
+        """When the body began to be sent or written; 0 where it did not."""
+        written_at = 0 if self._writer is None else self._writer.begun_at
+        return min(filter(None, (self._first_sent_at, written_at)), default=0)
+
+    @property
+    def num_response_bytes(self) -> int:
+        """All bytes of the body so far."""
+        return self._num_sent_bytes + (0 if self._writer is None else self._writer.num_bytes)
 
     @property
     def final_status(self) -> int:

@@ -6,10 +6,12 @@ from collections.abc import AsyncGenerator, Callable
 import orjson
 from starlette.types import Receive
 
+from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.server.boundary import reply_for
 from vllm_obs.server.disconnect import until_disconnect
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.generation import Generation
+from vllm_obs.server.pushed_stream import PushedStream
 from vllm_obs.server.reply_metrics import ReplyMetrics
 from vllm_obs.server.responses_builder import ResponseBuilder, ResponseShape
 from vllm_obs.server.responses_events import EventFrames, EventLog, frame, no_events
@@ -37,14 +39,18 @@ async def whole_response(
     return builder.finish()
 
 
-class ResponseStream(EventStream):
+class ResponseStream(PushedStream):
     """The typed events of one response. A failure is told by response.failed, then as everywhere by an error."""
 
     def __init__(self, generation: Generation, shape: ResponseShape, keep: Keep) -> None:
         self._events = EventFrames()
         self._builder = ResponseBuilder(shape, self._events.emit)
         self._keep = keep
-        super().__init__(self._frames_of(generation), generation)
+        super().__init__(self._frames_of(generation), generation, self._events_of)
+
+    def _events_of(self, number: int, delta: SequenceDelta) -> bytes:
+        self._builder.add(delta)
+        return self._events.take()
 
     async def _frames_of(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         builder = self._builder
@@ -52,9 +58,8 @@ class ResponseStream(EventStream):
         builder.start()
         yield self._events.take()
         try:
-            async for _, delta in generation.deltas():
-                builder.add(delta)
-                if frames := self._events.take():
+            async for number, delta in generation.deltas():
+                if frames := self._events_of(number, delta):
                     yield frames
             self._keep(builder.finish())
             yield self._events.take()

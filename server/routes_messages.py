@@ -17,11 +17,11 @@ from vllm_obs.server.generation import Call, Generation
 from vllm_obs.server.generation_defaults import parse_generation
 from vllm_obs.server.json_reply import JsonReply
 from vllm_obs.server.openapi import describe
+from vllm_obs.server.pushed_stream import PushedStream
 from vllm_obs.server.reply_metrics import ReplyMetrics
 from vllm_obs.server.routes_chat import encode_messages
 from vllm_obs.server.schema_chat import ChatCompletionRequest
 from vllm_obs.server.schema_messages import CountTokensRequest, MessagesRequest
-from vllm_obs.server.sse import EventStream
 from vllm_obs.server.state import ApiServer
 from vllm_obs.server.validation import parse_request
 
@@ -68,7 +68,8 @@ async def _answer(
     """The reply, once it is ready to be sent; ClientGoneError when nobody waits for it any more."""
     metrics = ReplyMetrics(api.server.enable_per_request_metrics, generation.num_choices, generation.arrived)
     if chat.stream:
-        return EventStream(MessageEvents(head, metrics).frames(generation, http.scope["state"]), generation)
+        events = MessageEvents(head, metrics)
+        return PushedStream(events.frames(generation, http.scope["state"]), generation, events.written)
     try:
         choices = await until_disconnect(http.receive, generation.collect())
     finally:

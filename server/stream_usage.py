@@ -18,7 +18,8 @@ class StreamUsage:
         self._usage = usage
         self._metrics = metrics
         self._is_last = is_forced or (options is not None and options.include_usage)
-        self._is_continuous = self._is_last and options is not None and options.continuous_usage_stats
+        self.is_continuous = self._is_last and options is not None and options.continuous_usage_stats
+        """Whether each chunk tells the counts; else only those of each choice's last delta matter."""
 
     def add(self, number: int, delta: SequenceDelta) -> None:
         """Take in the counts of a delta."""
@@ -27,7 +28,7 @@ class StreamUsage:
 
     def suffix(self) -> bytes:
         """What a chunk says after its choices."""
-        return b',"usage":' + orjson.dumps(self._usage.for_chunk()) if self._is_continuous else b""
+        return b',"usage":' + orjson.dumps(self._usage.for_chunk()) if self.is_continuous else b""
 
     def last_event(self, head: ReplyHead) -> bytes:
         """The event after the last choice, without choices; empty when no usage was asked for."""

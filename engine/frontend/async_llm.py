@@ -78,8 +78,10 @@ class AsyncLLM:
         self._inputs = InputProcessor(tokenizer, make_limits(config, tokenizer, None))
         self._grammar_check: GrammarCheck | None = None
         observability = config.observability
-        self._stats_line = StatsLine(not observability.disable_log_stats, observability.aggregate_engine_logging)
         self._outputs = OutputProcessor(tokenizer, recorder, client_index)
+        is_logged, is_one_line = not observability.disable_log_stats, observability.aggregate_engine_logging
+        num_own = (lambda: self._outputs.num_open) if config.scheduler.num_clients > 1 else None
+        self._stats_line = StatsLine(is_logged, is_one_line, num_own)
         limits = QueueLimits.from_config(config).share_of(config.scheduler.num_clients)
         self.queue = FrontQueue(limits, lambda: self._outputs.num_open)
         self._handles: dict[str, list[list[str]]] = {}

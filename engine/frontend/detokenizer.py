@@ -19,12 +19,28 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
         self._characters = _utf8(errors="replace")
+        self._whole_texts = tokenizer.whole_texts
+        self._is_between = True
+        """Whether no character is begun and not ended."""
 
     def feed(self, token_id: int) -> str:
         """The characters that this token completes, "" for none."""
-        if self._skip_special_tokens and self._tokenizer.is_special(token_id):
+        if self._is_between:
+            text = self._whole_texts.get(token_id)
+            if text is not None:
+                return text
+        return self._feed_bytes(token_id)
+
+    def _feed_bytes(self, token_id: int) -> str:
+        tokenizer, is_special = self._tokenizer, self._tokenizer.is_special(token_id)
+        if self._skip_special_tokens and is_special:
             return ""
-        return self._characters.decode(self._tokenizer.token_bytes(token_id))
+        token_bytes = tokenizer.token_bytes(token_id)
+        text = self._characters.decode(token_bytes)
+        was_between, self._is_between = self._is_between, not self._characters.getstate()[0]
+        if was_between and not is_special and text.encode() == token_bytes:
+            self._whole_texts[token_id] = text
+        return text
 
     def finish(self) -> str:
         """U+FFFD for a character that was begun and not ended, else ""."""

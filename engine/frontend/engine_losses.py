@@ -43,7 +43,7 @@ class EngineLosses:
     def lose(self, loss: EngineLostError) -> None:
         """An engine died. None of its sequences can be sent again before it is known who is to blame."""
         lost = self._outputs.open_requests(self._max_num_seqs, loss.request_ids, loss.engine_index)
-        if lost and self.may_blame(loss.engine_index, str(loss)):
+        if (lost or self.poison.shared) and self.may_blame(loss.engine_index, str(loss)):
             task = asyncio.get_running_loop().create_task(self._blame(loss, lost))
             self._blaming.add(task)
             task.add_done_callback(self._blaming.discard)

@@ -51,6 +51,13 @@ def read_gguf_tokenizer(path: str, architecture: ModelArchitecture) -> tuple[hf.
     raise ConfigError(f"{path}: tokenizer.ggml.model {kind!r} is not supported; supported: 'gpt2', 'llama'")
 
 
+def read_gguf_words(path: str, architecture: ModelArchitecture) -> tuple[list[str], Vocabulary]:
+    """The tokens as a file spells them that `read_gguf_tokenizer` can read, and the facts, without a back end."""
+    metadata = GGUFFile(path).metadata
+    spelling: Spelling = "byte_level" if metadata["tokenizer.ggml.model"] == "gpt2" else "metaspace"
+    return metadata["tokenizer.ggml.tokens"], _vocabulary(metadata, architecture, spelling)
+
+
 def _byte_level_backend(path: str, metadata: dict[str, Any]) -> hf.Tokenizer:
     pre = metadata.get("tokenizer.ggml.pre", "default")
     if pre not in _SPLITS:
@@ -78,16 +85,29 @@ def _finish(
     backend: hf.Tokenizer, metadata: dict[str, Any], architecture: ModelArchitecture, spelling: Spelling
 ) -> tuple[hf.Tokenizer, Vocabulary]:
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
-    kinds: list[int] = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
-    special = {token: i for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind == _CONTROL}
-    added = {token: i for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind == _USER_DEFINED}
+    special, added = _of_kind(metadata, _CONTROL), _of_kind(metadata, _USER_DEFINED)
     backend.add_special_tokens([hf.AddedToken(token, special=True, normalized=False) for token in special])
     backend.add_tokens([hf.AddedToken(token, normalized=False) for token in added])
     if backend.get_vocab_size() != len(tokens):
         raise ValueError(f"it has {len(tokens)} tokens, of which {backend.get_vocab_size()} are distinct")
+    return backend, _vocabulary(metadata, architecture, spelling)
+
+
+def _of_kind(metadata: dict[str, Any], kind: int) -> dict[str, int]:
+    """The ids of the tokens of that kind by their spelling."""
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    kinds: list[int] = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    if len(kinds) != len(tokens):
+        raise ValueError(f"it has {len(tokens)} tokens and the kinds of {len(kinds)}")
+    return {tokens[i]: i for i, own in enumerate(kinds) if own == kind}
+
+
+def _vocabulary(metadata: dict[str, Any], architecture: ModelArchitecture, spelling: Spelling) -> Vocabulary:
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    special, added = _of_kind(metadata, _CONTROL), _of_kind(metadata, _USER_DEFINED)
     bos = _token_id(metadata, "bos", len(tokens))
     eos = _token_id(metadata, "eos", len(tokens))
-    return backend, Vocabulary(
+    return Vocabulary(
         spelling=spelling,
         special=special,
         verbatim_ids=frozenset((*special.values(), *added.values())),

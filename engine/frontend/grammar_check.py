@@ -3,11 +3,13 @@
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateError
 
+from llguidance import LLTokenizer
+
 from vllm_obs.engine.errors import RequestError, RequestFailedError
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.structured.compiler import GrammarCompiler
 from vllm_obs.engine.structured.params import StructuredOutputsParams
-from vllm_obs.engine.structured.token_table import token_table
+from vllm_obs.engine.structured.token_table import TokenWords, token_table
 
 CHECK_SECONDS = 4.0
 
@@ -16,7 +18,10 @@ class GrammarCheck:
     """Compiles grammars as the engine will, each once."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        self._compiler = GrammarCompiler(lambda: token_table(tokenizer, vocab_size))
+        def load() -> LLTokenizer:
+            return token_table(TokenWords.of(tokenizer, vocab_size), vocab_size, makes_masks=False)
+
+        self._compiler = GrammarCompiler(load)
 
     def prepare(self) -> Future[None]:
         """Begin to make what every grammar needs, in a thread; done when it is made."""

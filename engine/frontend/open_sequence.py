@@ -1,39 +1,21 @@
 """One sequence that has not ended: what the core sends of it becomes deltas of text."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.frontend.detokenizer import Detokenizer
-from vllm_obs.engine.frontend.outputs import NO_DETOURS, SequenceDelta, SequenceTiming, TokenLogprob
+from vllm_obs.engine.frontend.output_rows import OutputRow, PlainRow, token_logprobs
+from vllm_obs.engine.frontend.outputs import NO_DETOURS, SequenceDelta, SequenceTiming
 from vllm_obs.engine.frontend.stop_strings import StopStrings
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
-from vllm_obs.engine.messages import Detours, EngineCoreOutputs, FinishReason, Float32Array, Logprobs
+from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
-
-LOWEST_LOGPROB = -9999.0
-"""What stands for minus infinity, which is not JSON."""
 
 AT_THE_END = 0
 """The interval of a sequence that gives one delta, when it has ended."""
-
-
-class OutputRow(NamedTuple):
-    """One row of `EngineCoreOutputs`, with -1 for none as there."""
-
-    request_id: str
-    token_ids: list[int]
-    finish_reason: int
-    stop_token_id: int
-    num_cached_tokens: int
-    logprobs: Logprobs | None
-    prompt_logprobs: Logprobs | None
-    error: RequestFailedError | None
-    timing: tuple[int, int] | None
-    detours: Detours | None
-    pooled: Float32Array | None = None
 
 
 class SequenceRequest(NamedTuple):
@@ -78,6 +60,7 @@ class OpenSequence:
         self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens) if params.detokenize else None
         self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
         self._num_shown = 0
+        self._interval = request.interval or 1 << 62
         self._timing = (0, 0)
         self._detours = NO_DETOURS
         self._delta = self._blank()
@@ -97,10 +80,23 @@ class OpenSequence:
             self._end_scoring(row)
         else:
             self._take_tokens(row, sampled_at)
-        due = self.num_output_tokens - self._num_shown >= (self.request.interval or 1 << 62)
-        first = self._num_shown == 0 and self.num_output_tokens > 0 and self.request.interval != AT_THE_END
-        if self.finish_reason is not None or due or first:
-            self._show()
+        self._show_if_due()
+
+    def go_on(self, row: PlainRow, sampled_at: int) -> None:
+        """`advance` for a plain row, in a fraction of the time."""
+        maybe_fault("detokenizer", row.request_id)
+        if row.num_cached_tokens > self.num_cached_tokens:
+            self.num_cached_tokens = row.num_cached_tokens
+        if self.request.params.max_tokens != 0:
+            self.num_output_tokens += 1
+            if self._detokenizer is not None:
+                self._add_text(self._detokenizer.feed(row.token_id))
+            self.first_token_at = self.first_token_at or sampled_at
+            self.last_token_at = sampled_at
+            self._delta.token_ids.append(row.token_id)
+            if self._stops.matched is not None:
+                self._stop_here()
+        self._show_if_due()
 
     def fail(self, finish_reason: str, error: RequestFailedError | None) -> None:
         """End it from outside; what is held back (half a character, a beginning stop string) is dropped."""
@@ -146,13 +142,18 @@ class OpenSequence:
             self._add_text(self._detokenizer.finish())
             self._delta.text += self._stops.finish()
         if self._stops.matched is not None:
+            self._stop_here()
             self.stopped_here = row.finish_reason < 0
-            self.finish_reason = FinishReason.STOP.label
-            self._delta.stop_reason = self._stops.matched
         elif row.finish_reason >= 0:
             self.finish_reason = FinishReason(row.finish_reason).label
             self._delta.stop_reason = row.stop_token_id if row.stop_token_id >= 0 else None
             self._delta.error = row.error
+
+    def _stop_here(self) -> None:
+        """End it: there is a stop string in its text."""
+        self.stopped_here = True
+        self.finish_reason = FinishReason.STOP.label
+        self._delta.stop_reason = self._stops.matched
 
     def _end_scoring(self, row: OutputRow) -> None:
         """The one token made to score a prompt is nobody's."""
@@ -161,6 +162,12 @@ class OpenSequence:
             well = FinishReason.STOP if self.request.params.pooling else FinishReason.LENGTH
             self.finish_reason = FinishReason(well if normal else row.finish_reason).label
             self._delta.error = row.error
+
+    def _show_if_due(self) -> None:
+        num_new = self.num_output_tokens - self._num_shown
+        first = num_new and not self._num_shown and self.request.interval != AT_THE_END
+        if num_new >= self._interval or first or self.finish_reason is not None:
+            self._show()
 
     def _show(self) -> None:
         delta, self._delta = self._delta, self._blank()
@@ -188,47 +195,3 @@ class OpenSequence:
         return SequenceDelta(
             request.request_id, request.sequence_index, num_prompt_tokens=len(request.prompt_token_ids)
         )
-
-
-def output_rows(outputs: EngineCoreOutputs) -> Iterator[OutputRow]:
-    """The columns of one step, row by row."""
-    token_ids: list[int] = outputs.new_token_ids.tolist()
-    logprobs, prompt_logprobs = dict(outputs.logprobs), dict(outputs.prompt_logprobs)
-    errors = {row: RequestFailedError(message, reason) for row, reason, message in outputs.errors}  # type: ignore[arg-type]
-    timings = {row: (taken_at, scheduled_at) for row, taken_at, scheduled_at in outputs.timings}
-    detours, pooled = dict(outputs.detours), dict(outputs.pooled)
-    begin = 0
-    for row, request_id in enumerate(outputs.request_ids):
-        end = begin + outputs.num_new_tokens[row]
-        yield OutputRow(
-            request_id,
-            token_ids[begin:end],
-            outputs.finish_reasons[row],
-            outputs.stop_token_ids[row],
-            outputs.num_cached_tokens[row],
-            logprobs.get(row),
-            prompt_logprobs.get(row),
-            errors.get(row),
-            timings.get(row),
-            detours.get(row),
-            pooled.get(row),
-        )
-        begin = end
-
-
-def token_logprobs(columns: Logprobs) -> list[TokenLogprob]:
-    """One entry a position; values under -9999 (minus infinity) become -9999."""
-    return [
-        TokenLogprob(
-            ids[0],
-            max(values[0], LOWEST_LOGPROB),
-            rank,
-            [
-                (token_id, max(value, LOWEST_LOGPROB), place)
-                for place, (token_id, value) in enumerate(zip(ids[1:], values[1:], strict=True), start=1)
-            ],
-        )
-        for ids, values, rank in zip(
-            columns.token_ids.tolist(), columns.logprobs.tolist(), columns.ranks.tolist(), strict=True
-        )
-    ]

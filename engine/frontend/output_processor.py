@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from vllm_obs.engine.errors import RequestFailedError
-from vllm_obs.engine.frontend.open_sequence import OpenSequence, OutputRow, SequenceRequest, output_rows
+from vllm_obs.engine.frontend.open_sequence import OpenSequence, SequenceRequest
+from vllm_obs.engine.frontend.output_rows import OutputRow, OutputRows, PlainRow
 from vllm_obs.engine.frontend.poison_book import OpenRequest
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineCoreOutputs, FinishReason
@@ -91,7 +92,7 @@ class OutputProcessor:
         for request_id in outputs.scheduled_ids:
             if (begun := self._open.get(request_id)) is not None:
                 begun.has_run = True
-        for row in output_rows(outputs):
+        for row in OutputRows(outputs):
             sequence = self._open.get(row.request_id)
             if sequence is None:
                 self.num_unknown_rows += 1
@@ -123,18 +124,24 @@ class OutputProcessor:
         """End every open sequence (the engine died, or we stop), and say which they were."""
         return self.end(list(self._open), reason, error)
 
-    def _advance(self, sequence: OpenSequence, row: OutputRow, sampled_at: int, aborts: CoreAborts) -> None:
+    def _advance(
+        self, sequence: OpenSequence, row: OutputRow | PlainRow, sampled_at: int, aborts: CoreAborts
+    ) -> None:
         try:
-            sequence.advance(row, sampled_at)
+            if isinstance(row, PlainRow):
+                sequence.go_on(row, sampled_at)
+            else:
+                sequence.advance(row, sampled_at)
         except Exception:
             logger.exception("Detokenizing failed for request %s", row.request_id)
             failure = RequestFailedError("The output could not be turned into text.", "internal_error")
             self.end([row.request_id], FinishReason.ERROR, failure)
-            if row.finish_reason < 0:
+            if isinstance(row, PlainRow) or row.finish_reason < 0:
                 aborts.failed.append(row.request_id)
             return
         if sequence.finish_reason is not None:
-            self._close(sequence, "" if row.error is None else row.error.reason)
+            error = None if isinstance(row, PlainRow) else row.error
+            self._close(sequence, "" if error is None else error.reason)
             if sequence.stopped_here:
                 aborts.stopped.append(row.request_id)
 

@@ -9,20 +9,17 @@ from typing import NamedTuple
 import numpy as np
 
 from vllm_obs.engine.errors import RequestFailedError
+from vllm_obs.engine.frontend.crash_suspects import MAX_OPEN, SAME_CRASH_SECONDS, Suspect, standing_out
 from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.sampling_params import SamplingParams
 
 MAX_MARKS = 1024
 """Of each kind: the suspects of a crash never push out one that stood out, or was open in two."""
-MAX_OPEN = 1024
-"""Open sequences that are looked at after a crash; where there were more, none of them stands out."""
 KEPT_SECONDS = 600.0
 REST_SECONDS = 30.0
 """How long one that stood out in a single crash is refused, from when it first comes again."""
 NUM_CRASHES = 2
-SAME_CRASH_SECONDS = 1.0
-"""What several API servers tell of a crash within so long they tell of the same one."""
 
 _WELL = (FinishReason.STOP.label, FinishReason.LENGTH.label)
 
@@ -52,13 +49,14 @@ class PoisonBook:
     no longer known (`absolve`), and nobody is after KEPT_SECONDS. The last MAX_MARKS of each kind are kept.
 
     Where it is `shared` with other API servers of the same engine, which know of requests that this one does not,
-    nobody stands out; `on_crash` is called with the digests of those open here, for `heard` there.
+    nobody stands out by itself; `on_crash` is called with those open here, for `heard` there and for who knows
+    what all had, and tells by `blame` who stands out.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.shared = False
-        self.on_crash: Callable[[list[bytes]], None] = lambda digests: None
+        self.on_crash: Callable[[list[Suspect]], None] = lambda suspects: None
         self._suspects: OrderedDict[bytes, _Mark] = OrderedDict()
         self._refused: OrderedDict[bytes, _Mark] = OrderedDict()
 
@@ -93,10 +91,13 @@ class PoisonBook:
         digests = digests or fingerprints(open_requests)
         for digest, request in zip(digests, open_requests[-MAX_OPEN:], strict=True):
             looked_at.setdefault(digest, []).append(request)
-        culprit = _culprit(looked_at) if len(open_requests) <= MAX_OPEN and not self.shared else None
+        suspects = [_suspect(digest, requests) for digest, requests in looked_at.items()]
+        are_all = len(open_requests) <= MAX_OPEN
+        culprit = standing_out(suspects) if are_all and not self.shared else None
         for digest in looked_at:
             self._mark(digest, is_culprit=digest == culprit)
-        self.on_crash(list(looked_at))
+        # Where there were others, nobody of these is to stand out elsewhere either.
+        self.on_crash(suspects if are_all else [Suspect(each.digest, True, True) for each in suspects])
         refused = [digest for digest in looked_at if digest in self._refused]
         return [request.request_id for digest in refused for request in looked_at[digest]]
 
@@ -105,6 +106,14 @@ class PoisonBook:
         self._forget_old()
         for digest in digests:
             self._mark(digest, is_culprit=False)
+
+    def blame(self, digest: bytes) -> None:
+        """Of all that were open anywhere in the last crash this one stands out."""
+        mark = self._suspects.pop(digest, None)
+        if mark is not None:
+            self._refused[digest] = mark
+            if len(self._refused) > MAX_MARKS:
+                self._refused.popitem(last=False)
 
     def _mark(self, digest: bytes, is_culprit: bool) -> None:
         known = self._refused.get(digest) or self._suspects.get(digest)
@@ -159,12 +168,6 @@ def fingerprints(open_requests: Sequence[OpenRequest]) -> list[bytes]:
     return [fingerprint(request.token_ids, request.params) for request in open_requests[-MAX_OPEN:]]
 
 
-def _culprit(looked_at: dict[bytes, list[OpenRequest]]) -> bytes | None:
-    """Whom a crash must be due to, if to any request; None where that cannot be told."""
-    running = [digest for digest, requests in looked_at.items() if any(one.may_run for one in requests)]
-    if len(running) == 1:
-        return running[0]
-    new = [
-        digest for digest in running if any(one.may_run and not one.num_output_tokens for one in looked_at[digest])
-    ]
-    return new[0] if len(new) == 1 else None
+def _suspect(digest: bytes, requests: Sequence[OpenRequest]) -> Suspect:
+    running = [one for one in requests if one.may_run]
+    return Suspect(digest, bool(running), any(not one.num_output_tokens for one in running))

@@ -12,13 +12,22 @@ MAX_WAITING_TOKENS_IN_ALL = 524_288
 """The same of all its sequences, however many: an alternative takes about 165 bytes, so that this is 90 MB."""
 
 
+Take = Callable[[SequenceDelta], bool]
+"""Takes a delta at once, or does not (False); it must not wait."""
+
+
 class DeltaQueue:
     """Holds at most one delta a sequence: a later one is merged into it, so that their number does not grow.
 
     Used from one event loop. However many deltas a step brings, the reader is woken once. With `cut` there is a
     bound on what is merged too: it is called once, from the loop, when more wait than `MAX_WAITING_TOKENS` for
     each sequence, or `MAX_WAITING_TOKENS_IN_ALL`.
+
+    Its reader may set `take`, which is then offered each delta that it waits for and nothing lies before: what is
+    taken costs no turn of the reader's task. What `take` does not want is as without it.
     """
+
+    take: Take | None = None
 
     def __init__(self, num_sequences: int, cut: Callable[[], None] | None = None) -> None:
         self._num_unfinished = num_sequences
@@ -27,6 +36,7 @@ class DeltaQueue:
         self._weight_in_all = 0
         self._most = min(MAX_WAITING_TOKENS * num_sequences, MAX_WAITING_TOKENS_IN_ALL)
         self._arrived = asyncio.Event()
+        self._is_awaited = False
         self._cut = cut
 
     @property
@@ -35,7 +45,10 @@ class DeltaQueue:
         return len(self._waiting)
 
     def put(self, delta: SequenceDelta) -> None:
-        """Add a delta; never blocks."""
+        """Add a delta; never blocks. It raises what `take` raises."""
+        if self.take is not None and self._is_awaited and not self._waiting and self.take(delta):
+            self._given(delta)
+            return
         earlier, weight = self._waiting.get(delta.index), _weight(delta)
         self._weight_in_all += weight
         if earlier is None:
@@ -56,12 +69,23 @@ class DeltaQueue:
             if self._num_unfinished == 0:
                 return None
             self._arrived.clear()
-            await self._arrived.wait()
+            self._is_awaited = True
+            try:
+                await self._arrived.wait()
+            finally:
+                self._is_awaited = False
         delta = self._waiting.pop(next(iter(self._waiting)))
         self._weight_in_all -= self._weights.pop(delta.index)
         if delta.finish_reason is not None:
             self._num_unfinished -= 1
         return delta
+
+    def _given(self, delta: SequenceDelta) -> None:
+        """It was taken at once; after the last one the reader is told that there are no more."""
+        if delta.finish_reason is not None:
+            self._num_unfinished -= 1
+            if self._num_unfinished == 0:
+                self._arrived.set()
 
 
 def _weight(delta: SequenceDelta) -> int:
@@ -104,6 +128,10 @@ class RequestStream:
 
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
+
+    def offer(self, take: Take) -> None:
+        """From now on offer each delta that is waited for to `take` first; what it takes is not iterated."""
+        self._queue.take = take
 
     def fail(self, failure: RequestFailedError) -> None:
         """End the sequences that still run with an error; their last deltas carry it."""

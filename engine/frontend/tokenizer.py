@@ -28,6 +28,8 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._plain = _without_special_tokens(backend)
         self._bytes: dict[int, bytes] = {}
+        self.whole_texts: dict[int, str] = {}
+        """What detokenizers have found to be whole characters by itself, special tokens left out; by id."""
         self._special_ids = frozenset(vocabulary.special.values())
         self.special_pattern = _alternation(vocabulary.special)
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)

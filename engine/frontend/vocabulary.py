@@ -20,6 +20,9 @@ def _byte_of_char() -> dict[str, int]:
 
 
 _BYTE_OF_CHAR = _byte_of_char()
+_NO_BYTE = 256
+_BYTE_OF_CODE = dict.fromkeys(range(256), _NO_BYTE) | {ord(char): byte for char, byte in _BYTE_OF_CHAR.items()}
+"""The same by code point, for `str.translate`; other characters become, or are, none that Latin-1 can write."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,10 @@ class Vocabulary:
         if token_id in self.verbatim_ids:
             return token.encode("utf-8", "replace")
         if self.spelling == "byte_level":
-            values = [_BYTE_OF_CHAR.get(char, -1) for char in token]
-            return token.encode("utf-8", "replace") if -1 in values else bytes(values)
+            try:
+                return token.translate(_BYTE_OF_CODE).encode("latin-1")
+            except UnicodeEncodeError:
+                return token.encode("utf-8", "replace")
         if self.spelling == "wordpiece":
             return (token.removeprefix("##") if token.startswith("##") else " " + token).encode("utf-8", "replace")
         if byte := _BYTE_TOKEN.fullmatch(token):

@@ -178,3 +178,19 @@ def test_connections_wait_while_no_server_is_there(
     assert client.recv(1) == b"x"
     first.close()
     second.close()
+
+
+def test_that_none_takes_connections_is_no_news_while_they_end(
+    acceptor: Acceptor,
+    servers: list[Server],
+    connect: Callable[[], socket.socket],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    acceptor.is_ending = True
+    for server in servers:
+        server.theirs.close()
+    connect()
+    time.sleep(0.2)
+    assert caplog.messages == []
+    acceptor.is_ending = False
+    eventually(lambda: caplog.messages == ["no API server takes connections; they wait"])

@@ -16,6 +16,7 @@ from vllm_obs.engine.client_dp import DPLBAsyncMPClient
 from vllm_obs.engine.engine_sockets import Route
 from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.engine.frontend.async_llm import AsyncLLM
+from vllm_obs.engine.frontend.crash_suspects import Suspect
 from vllm_obs.server import attached_engines
 from vllm_obs.server.attached_engines import AttachedEngines, Attachments
 from vllm_obs.server.config import ServerConfig
@@ -55,6 +56,20 @@ async def test_what_the_launcher_holds_of_a_death_is_not_forgotten_with_its_next
         engines.tell(EngineNews(0, 0, FACTS.pid, DEAD, "EngineCore_DP0 was killed by SIGSEGV", is_its_own=True))
         engines.tell(EngineNews(0, 0, FACTS.pid, EXPECTED, seconds=1.0))
         assert engines.may_blame(0, "")
+
+
+@in_loop
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_one_of_several_servers_tells_that_it_had_nothing_open_too(is_shared: bool) -> None:
+    engine = FakeEngine(lambda request: [30] * 1000)
+    async with kept(engine) as (engines, _):
+        told: list[list[Suspect]] = []
+        losses = engines._api.engine.llm.losses
+        losses.poison.shared, losses.poison.on_crash, losses.may_blame = is_shared, told.append, engines.may_blame
+        engines.tell(EngineNews(0, 0, FACTS.pid, DEAD, "EngineCore_DP0 was killed by SIGSEGV", is_its_own=True))
+        engine.die("EngineCore_DP0 was killed by SIGSEGV")
+        await asyncio.wait_for(losses.wait(0), 20)
+        assert told == ([[]] if is_shared else [])
 
 
 @in_loop

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from in_loop import in_loop
 
 from vllm_obs.engine.engine_sockets import Route
 from vllm_obs.engine.errors import StartupError
+from vllm_obs.engine.frontend.crash_suspects import Suspect
+from vllm_obs.server import attached_lifecycle
 from vllm_obs.server.api_server_settings import ApiServerSettings
 from vllm_obs.server.attached_engines import AttachedEngines
 from vllm_obs.server.attached_lifecycle import AttachedLifecycle
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.engine_news import NewsBox
-from vllm_obs.server.launcher_messages import ServerStatus
+from vllm_obs.server.launcher_messages import DIGEST_BYTES, ServerStatus
 from vllm_obs.telemetry.recorder import MemoryRecorder
 
 
@@ -65,3 +68,54 @@ async def test_a_server_whose_reports_fail_ends(handover: socket.socket) -> None
     await asyncio.wait({server._reporting})
     await asyncio.sleep(0)
     assert server._engines._failed.result() == "what reports to the launcher failed"
+
+
+class ListeningOwner(SilentOwner):
+    """Takes reports, and keeps how many connections each told of."""
+
+    def __init__(self) -> None:
+        self.num_connections: list[int] = []
+
+    def try_say(self, kind: str, payload: Any) -> bool:
+        self.num_connections.append(payload[2])
+        return True
+
+
+@in_loop
+async def test_somebody_who_comes_to_a_server_at_rest_is_told_of_before_its_next_look(
+    handover: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached_lifecycle, "REST_SECONDS", 1000.0)
+    server: Any = made(handover, life=1)
+    owner = server._owner = ListeningOwner()
+    server._handed = handover
+    taken: list[socket.socket] = []
+    server._http = SimpleNamespace(take=taken.append)
+    server._status = lambda: ServerStatus("ready", len(taken), len(taken), 0, [])
+    server._reporting = asyncio.create_task(server._report())
+    while not owner.num_connections:
+        await asyncio.sleep(0)
+    server._take_connection(handover)
+    async with asyncio.timeout(10.0):
+        while owner.num_connections != [0, 1]:
+            await asyncio.sleep(0.01)
+    server._reporting.cancel()
+
+
+@in_loop
+@pytest.mark.parametrize("num_lost", [0, 1])
+async def test_that_all_suspects_were_told_is_said_only_when_they_were(
+    handover: socket.socket, num_lost: int
+) -> None:
+    server: Any = made(handover, life=1)
+    told: list[int] = []
+
+    def try_say(kind: str, rows: list[Any]) -> bool:
+        told.append(len(rows))
+        return len(told) > num_lost
+
+    server._owner = SimpleNamespace(try_say=try_say)
+    server._tell_suspects([Suspect(bytes([number]) * DIGEST_BYTES, True, False) for number in range(70)])
+    assert told == ([64, 6] if num_lost else [64, 6, 0])
+    server._tell_suspects([])
+    assert told[-1] == 0

@@ -53,6 +53,7 @@ def test_an_attached_client_is_served_once_it_is_told_the_facts(process: EngineP
             link.serves(facts)
         for client in clients:
             await client.ready(20)
+        assert await clients[1].ready(0) == facts, "the start of a server may ask for what was let in before"
         await clients[1].add_request(make_request("mine", [1, 2, 3], 4, client_index=0))
         tokens: list[int] = []
         while len(tokens) < 4:

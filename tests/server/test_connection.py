@@ -182,6 +182,27 @@ def test_pipelined_requests_are_answered_in_order(server: SocketServer) -> None:
     assert [part.split(b'"')[0] for part in reply.split(b'{"id":"cmpl-')[1:]] == [b"r%d" % n for n in range(20)]
 
 
+def test_pipelined_streams_are_answered_whole_one_after_the_other(server: SocketServer) -> None:
+    """Events that go past the application, too, are a chunk each of the reply whose turn it is."""
+    labels = [f"x-request-id: r{index}\r\n" for index in range(3)]
+    with server.connect() as connection:
+        connection.sendall(b"".join(completion(5, stream=True, headers=label) for label in labels))
+        connection.sendall(b"GET /livez HTTP/1.1\r\nconnection: close\r\n\r\n")
+        replies = connection.makefile("rb")
+        for index in range(3):
+            assert replies.readline().startswith(b"HTTP/1.1 200 ")
+            while replies.readline() != b"\r\n":
+                pass
+            body = b""
+            while num_bytes := int(replies.readline(), 16):
+                body += replies.read(num_bytes)
+                assert replies.readline() == b"\r\n"
+            assert replies.readline() == b"\r\n"
+            assert body.count(b"data: ") == body.count(b'"cmpl-r%d"' % index) + 1 == 6
+            assert body.endswith(b"data: [DONE]\n\n")
+        assert replies.readline().startswith(b"HTTP/1.1 200 ")
+
+
 def test_rest_of_an_unwanted_body_does_not_hold_the_connection(server: SocketServer) -> None:
     with server.connect() as connection:
         connection.sendall(b"POST /nothing HTTP/1.1\r\nhost: x\r\ncontent-length: 90000\r\n\r\n")
@@ -261,10 +282,11 @@ def test_kept_connection_is_closed_after_a_half_closed_reply(server: SocketServe
         assert read_all(connection).startswith(b"HTTP/1.1 200 OK")
 
 
-def test_client_that_does_not_read_is_cut_off_and_takes_no_memory() -> None:
+@pytest.mark.parametrize("prompts", [{"prompt": ["A"] * 32}, {"prompt": "A", "n": 32}], ids=["sent", "pushed"])
+def test_client_that_does_not_read_is_cut_off_and_takes_no_memory(prompts: dict[str, object]) -> None:
     with socket_server(seconds_a_token=0.0, server=KEYED) as server, server.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        body = {"prompt": ["A"] * 32, "max_tokens": 300, "stream": True, "logprobs": 20}
+        body = {**prompts, "max_tokens": 300, "stream": True, "logprobs": 20}
         server.served.engine.go.clear()
         connection.sendall(post("/v1/completions", body))
         assert running_after(server, 32) == 32

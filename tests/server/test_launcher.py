@@ -280,6 +280,8 @@ def test_what_one_server_suspects_the_others_are_told(listener: socket.socket, r
         loop = root.launcher._api_servers.places[0]._loop
         loop.call_soon_threadsafe(root.observer.take_order, ProfileRequest("mine"))
         root.await_heard(1, f"0 SUSPECTS {[b'd' * 32]}")
+        for index in range(NUM_SERVERS):
+            root.await_heard(index, f"0 BLAMED {b'd' * 32}")  # it was the only one of all
         stop()
 
     root = Root(listener, run_dir)

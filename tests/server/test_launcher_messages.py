@@ -8,8 +8,21 @@ from fake_engine import FACTS
 
 from vllm_obs.engine.codec import write_fields
 from vllm_obs.engine.codec_plain import WireError
+from vllm_obs.engine.frontend.crash_suspects import Suspect
 from vllm_obs.engine.messages import EngineFacts
-from vllm_obs.server.launcher_messages import DEAD, EXPECTED, SERVING, STARTING, EngineNews, ServerStatus
+from vllm_obs.server.launcher_messages import (
+    DEAD,
+    DIGEST_BYTES,
+    EXPECTED,
+    MAX_SUSPECTS,
+    SERVING,
+    STARTING,
+    SUSPECTS,
+    EngineNews,
+    ServerStatus,
+    read_digests,
+    read_suspects,
+)
 
 NEWS = [
     EngineNews(0, 0, 12, STARTING),
@@ -59,6 +72,36 @@ def test_a_status_arrives_as_it_was_told() -> None:
 def test_what_is_no_status_is_refused(payload: object) -> None:
     with pytest.raises((WireError, ValueError)):
         ServerStatus.read(payload)
+
+
+def test_as_many_suspects_as_may_be_fit_a_message_and_arrive() -> None:
+    rows = [[bytes([number]) * DIGEST_BYTES, True, False] for number in range(MAX_SUSPECTS)]
+    message = msgpack.packb([SUSPECTS, rows])
+    assert len(message) < select.PIPE_BUF - 4
+    assert read_suspects(msgpack.unpackb(message)[1]) == [Suspect(*row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        None,
+        [b"d" * DIGEST_BYTES],
+        [[b"d" * DIGEST_BYTES, True]],
+        [[b"d" * DIGEST_BYTES, True, 1]],
+        [[b"short", True, True]],
+        [["d" * DIGEST_BYTES, True, True]],
+        [[b"d" * DIGEST_BYTES, True, True]] * (MAX_SUSPECTS + 1),
+    ],
+)
+def test_what_are_no_suspects_is_refused(payload: object) -> None:
+    with pytest.raises(ValueError, match=r"suspect|digest"):
+        read_suspects(payload)
+
+
+@pytest.mark.parametrize("payload", [None, [b"short"], [[b"d" * DIGEST_BYTES]], [b"d" * DIGEST_BYTES] * 65])
+def test_what_are_no_digests_is_refused(payload: object) -> None:
+    with pytest.raises(ValueError, match=r"suspects|digest"):
+        read_digests(payload)
 
 
 def test_facts_of_the_test_are_whole() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import subprocess
+import sys
 from typing import Any
 
 import httpx
@@ -86,3 +88,14 @@ def test_page_escapes_what_the_document_says() -> None:
     assert "&lt;b&gt;" in page
     assert "<t>" not in page
     assert "/<p>" not in page
+
+
+def test_a_start_makes_no_models_that_only_the_document_needs() -> None:
+    script = (
+        "import sys, vllm_obs.server.lifecycle\n"
+        "from vllm_obs.server.schema_messages import MessagesRequest\n"
+        "print('vllm_obs.server.openapi_models' in sys.modules, MessagesRequest.__pydantic_complete__)\n"
+        "print(MessagesRequest(model='m', max_tokens=1, messages=[{'role': 'user', 'content': 'H'}]).max_tokens)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["False", "False", "1"]

@@ -13,11 +13,11 @@ from fake_engine import FakeEngine
 from http_app import Served, served
 from in_loop import in_loop
 
-from vllm_obs.server import engine_supervisor
+from vllm_obs.server import engine_keeper, engine_supervisor
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.engine_supervisor import EngineSupervisor
 from vllm_obs.server.phase import Phase
-from vllm_obs.telemetry.records import EngineRestarted
+from vllm_obs.telemetry.records import EngineGivenUp, EngineRestarted
 
 TEXT = "/v1/completions"
 BODY = {"prompt": "Hi", "max_tokens": 40}
@@ -155,6 +155,8 @@ async def test_the_server_goes_on_without_one_whose_budget_is_spent_and_ends_wit
         assert await here.asked() == (200, "")
         assert not here.keeping.done()
         assert "engine 1 is given up for now, the others go on: the engine died 2 times" in caplog.text
+        (given_up,) = here.app.recorder.of(EngineGivenUp)
+        assert given_up[:2] == ("1", engine_keeper.REST_SECONDS)
         here.engine(0).die("EngineCore_DP0 was killed by SIGKILL")
         await here.until("restarting", "given up")
         await here.until("up", "given up")

@@ -10,6 +10,7 @@ from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.frontend.detokenizer import Detokenizer
 from vllm_obs.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from vllm_obs.engine.frontend.vocabulary import _BYTE_OF_CHAR
+from vllm_obs.engine.structured.token_table import TokenWords
 
 BYTES = sorted(_BYTE_OF_CHAR)
 MERGES = ["1 2", "12 3", "123 4", "Ġ a", "Ċ Ċ", "' S", "a b"]
@@ -148,3 +149,20 @@ def test_sentencepiece_output_keeps_its_blanks_and_characters(load: Any) -> None
 def test_sentencepiece_without_a_blank_in_front(load: Any) -> None:
     tokenizer = load(**sentencepiece(add_space_prefix=False, add_bos_token=False))
     assert pieces(tokenizer, "el lo") == ["el", " ", "lo"]
+
+
+@pytest.mark.parametrize("kind", ["byte level", "sentencepiece"])
+def test_the_words_alone_are_those_of_the_tokenizer(load: Any, kind: str) -> None:
+    tokenizer = load(**(byte_level("smollm") if kind == "byte level" else sentencepiece()))
+    model = replace(default_model_config(), tokenizer="fake.gguf")
+    words, read = TokenWords.load(model), TokenWords.of(tokenizer, tokenizer.vocab_size)
+    assert words.tokens == read.tokens
+    assert (words.special_ids, words.eos_ids, words.bos_id) == (read.special_ids, read.eos_ids, read.bos_id)
+    assert words.encode("a b") == read.encode("a b")
+
+
+def test_the_words_of_a_broken_file_are_refused(load: Any) -> None:
+    load(**byte_level("smollm"))
+    del FakeFile.metadata["tokenizer.ggml.tokens"]
+    with pytest.raises(ConfigError, match="cannot be read"):
+        TokenWords.load(replace(default_model_config(), tokenizer="fake.gguf"))

@@ -355,3 +355,30 @@ def test_the_text_does_not_depend_on_how_tokens_come(text: str, stops: list[str]
         assert desk.processor.num_open == 0
         texts.add((desk.text, desk.deltas[-1].stop_reason))
     assert len(texts) == 1
+
+
+PLAIN_CASES: tuple[dict[str, Any], ...] = (
+    {},
+    {"interval": 3},
+    {"interval": AT_THE_END},
+    {"stop": ["o w", "🌶"]},
+    {"stop": ["l"], "min_tokens": 3, "include_stop_str_in_output": True},
+    {"detokenize": False},
+    {"skip_special_tokens": False},
+    {"max_tokens": 0},
+)
+
+
+@pytest.mark.parametrize("wish", PLAIN_CASES)
+def test_a_row_with_nothing_but_a_token_is_taken_as_any_other(wish: dict[str, Any]) -> None:
+    """A timing of zeros says nothing, and a row that has one is read in full."""
+    ids = default_tokenizer().encode("Hello world 🌶🔥 hello <|im_end|> low world")
+    told: list[Any] = []
+    for timing in (None, (0, 0)):
+        desk = Desk()
+        desk.register(**wish)
+        for number, token_id in enumerate(ids):
+            desk.say(Row("r-0", [token_id], num_cached_tokens=number % 2, timing=timing), sampled_at=5 + number)
+        desk.say(Row("r-0", [ids[0]], LENGTH, timing=timing), sampled_at=90)
+        told.append((desk.deltas, desk.stopped, desk.endings, desk.recorder.records))
+    assert told[0] == told[1]

@@ -1,9 +1,12 @@
 """Which request a crash is laid at the door of, and for how long it is refused then."""
 
+from collections.abc import Callable
+
 import pytest
 
 from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.frontend import poison_book
+from vllm_obs.engine.frontend.crash_suspects import Suspect, standing_out
 from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.engine.frontend.poison_book import (
     KEPT_SECONDS,
@@ -16,6 +19,11 @@ from vllm_obs.engine.frontend.poison_book import (
 from vllm_obs.engine.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, stop="secret word")
+
+
+def told(book: PoisonBook) -> Callable[[list[Suspect]], None]:
+    """Have another book hear of them."""
+    return lambda suspects: book.heard([suspect.digest for suspect in suspects])
 
 
 class Clock:
@@ -173,6 +181,15 @@ def test_among_too_many_nobody_stands_out(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(book) == 4, "only the last ones are looked at"
 
 
+def test_among_too_many_of_one_server_nobody_stands_out_of_all_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poison_book, "MAX_OPEN", 2)
+    book, heard = PoisonBook(), list[Suspect]()
+    book.shared, book.on_crash = True, heard.extend
+    book.crashed([request(1), request(2, 1), request(3)])
+    assert len(heard) == 2
+    assert standing_out(heard) is None
+
+
 def test_it_keeps_digests_and_no_text() -> None:
     book = PoisonBook()
     book.crashed([request(1)])
@@ -184,7 +201,7 @@ def test_of_several_servers_nobody_is_refused_before_a_second_crash_wherever_tha
     clock = Clock()
     here, there = PoisonBook(clock), PoisonBook(clock)
     for book, other in ((here, there), (there, here)):
-        book.shared, book.on_crash = True, other.heard
+        book.shared, book.on_crash = True, told(other)
     assert here.crashed([request(1)]) == []
     assert (known(here, 1, 2), known(there, 1, 2)) == ([1], [1])
     clock.now += 5
@@ -196,8 +213,39 @@ def test_what_several_servers_had_open_in_one_crash_was_open_in_one() -> None:
     clock = Clock()
     here, there = PoisonBook(clock), PoisonBook(clock)
     for book, other in ((here, there), (there, here)):
-        book.shared, book.on_crash = True, other.heard
+        book.shared, book.on_crash = True, told(other)
     here.crashed([request(1)])
     clock.now += 0.01
     there.crashed([request(1)])
     assert (known(here, 1), known(there, 1)) == ([1], [1])
+
+
+def test_who_stands_out_of_what_several_servers_had_open_is_refused_by_all_after_one_crash() -> None:
+    clock = Clock()
+    here, there = PoisonBook(clock), PoisonBook(clock)
+    for book, other in ((here, there), (there, here)):
+        book.shared, book.on_crash = True, told(other)
+    here.crashed([request(1)])
+    there.crashed([request(2)])
+    digest = fingerprint(request(1).token_ids, request(1).params)
+    for book in (here, there):
+        book.blame(digest)
+        book.blame(b"of nobody that is known")
+    assert (refused(here, 1, 2), refused(there, 1, 2)) == ([1], [1])
+    clock.now += REST_SECONDS
+    assert refused(here, 1, 2) == [], "it may have been there by chance"
+
+
+@pytest.mark.parametrize(
+    ("suspects", "found"),
+    [
+        ([], None),
+        ([Suspect(b"a", True, False)], b"a"),
+        ([Suspect(b"a", False, False)], None),
+        ([Suspect(b"a", True, False), Suspect(b"b", False, False)], b"a"),
+        ([Suspect(b"a", True, False), Suspect(b"b", True, True)], b"b"),
+        ([Suspect(b"a", True, True), Suspect(b"b", True, True)], None),
+    ],
+)
+def test_who_stands_out_is_alone_with_it(suspects: list[Suspect], found: bytes | None) -> None:
+    assert standing_out(suspects) == found

@@ -105,3 +105,62 @@ async def test_many_sequences_with_alternatives_may_lag_for_as_long_as_one(
             queue.put(delta(index, num_top=20))
     await asyncio.sleep(0)
     assert (cuts.num, queue.num_waiting) == (0, 256)
+
+
+class Taker:
+    """Takes deltas at once while `is_willing`; what it took, and what the queue's reader got."""
+
+    def __init__(self) -> None:
+        self.is_willing = True
+        self.taken: list[SequenceDelta] = []
+        self.read: list[SequenceDelta] = []
+
+    def __call__(self, delta: SequenceDelta) -> bool:
+        if self.is_willing:
+            self.taken.append(delta)
+        return self.is_willing
+
+    async def read_all(self, queue: DeltaQueue) -> None:
+        while (read := await queue.get()) is not None:
+            self.read.append(read)
+
+
+@in_loop
+async def test_a_delta_that_is_waited_for_can_be_taken_at_once() -> None:
+    queue, taker = DeltaQueue(1), Taker()
+    queue.take = taker
+    queue.put(delta())
+    assert taker.taken == []
+    reading = asyncio.create_task(taker.read_all(queue))
+    await asyncio.sleep(0)
+    assert len(taker.read) == 1
+    for _ in range(3):
+        queue.put(delta())
+    assert (len(taker.taken), queue.num_waiting) == (3, 0)
+    last = delta()
+    last.finish_reason = "stop"
+    queue.put(last)
+    await asyncio.wait_for(reading, 5)
+    assert (len(taker.taken), len(taker.read)) == (4, 1)
+
+
+@in_loop
+async def test_nothing_overtakes_a_delta_that_was_not_taken() -> None:
+    queue, taker = DeltaQueue(2), Taker()
+    queue.take = taker
+    reading = asyncio.create_task(taker.read_all(queue))
+    await asyncio.sleep(0)
+    taker.is_willing = False
+    queue.put(delta(0))
+    taker.is_willing = True
+    queue.put(delta(0, 2))
+    queue.put(delta(1))
+    assert taker.taken == []
+    await asyncio.sleep(0)
+    assert [(read.index, read.text) for read in taker.read] == [(0, "xxx"), (1, "x")]
+    queue.put(delta(1))
+    assert [taken.index for taken in taker.taken] == [1]
+    reading.cancel()
+    await asyncio.wait({reading})
+    queue.put(delta(1))
+    assert (len(taker.taken), queue.num_waiting) == (1, 1)

@@ -44,6 +44,16 @@ def test_an_aggregate_line_stands_for_all_engines(clock: list[float], caplog: py
     assert "running 6, waiting 4, KV cache 37.5 %" in caplog.messages[0]
 
 
+def test_one_of_several_api_servers_tells_its_own_beside_the_engines(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        feed(StatsLine(enabled=True, num_open=lambda: 1), clock)
+    assert caplog.messages == [
+        "Engine 0: 22.0 generated tokens/s, 1 open here; of all API servers: running 3, waiting 2, KV cache 25.0 %"
+    ]
+
+
 def test_a_quiet_time_starts_a_new_interval(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
     line = StatsLine(enabled=True)
     with caplog.at_level(logging.INFO):
