@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import httpx
@@ -16,9 +16,12 @@ _POLL_SECONDS = 0.01
 
 
 @contextmanager
-def started(flags: Sequence[str], port: int) -> Iterator["subprocess.Popen[bytes]"]:
+def started(
+    flags: Sequence[str], port: int, environment: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
     """A server on that port of this host, as soon as it lets requests in. SystemExit when it does not."""
-    with subprocess.Popen([*COMMAND, "--port", str(port), *flags], stdout=subprocess.DEVNULL) as server:
+    command = [*COMMAND, "--port", str(port), *flags]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as server:
         try:
             _wait_ready(server, port)
             yield server

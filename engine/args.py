@@ -8,6 +8,7 @@ from vllm_obs.engine.config import (
     CacheConfig,
     Device,
     Dtype,
+    GraphConfig,
     ModelArchitecture,
     ModelConfig,
     ObservabilityConfig,
@@ -25,7 +26,7 @@ MAX_NODE_TIMEOUT_SECONDS = 86_400
 SERVED_MAX_NUM_QUEUED_REQS = 2048
 """A server's default: as many sequences as one request may have, so that an idle server takes each request."""
 DEFAULT_MAX_NUM_SEQS: dict[Device, int] = {"cpu": 64, "cuda": 256}
-DEFAULT_MAX_NUM_BATCHED_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 2048}
+DEFAULT_MAX_NUM_BATCHED_TOKENS: dict[Device, int] = {"cpu": 256, "cuda": 2048}
 
 _DTYPES: dict[str, Dtype] = {
     "auto": "bfloat16",
@@ -48,6 +49,7 @@ class EngineArgs:
     tokenizer: str | None = None
     served_model_name: str | list[str] | None = None
     dtype: str = "auto"
+    quantization: str = "auto"
     max_model_len: int | None = None
     max_logprobs: int = 20
     chat_template: str | None = None
@@ -58,6 +60,9 @@ class EngineArgs:
     seed: int = 0
     device: str = "auto"
     attention_backend: str = "auto"
+    enforce_eager: bool = False
+    cudagraph_capture_sizes: list[int] | None = None
+    max_cudagraph_capture_size: int | None = None
     distributed_executor_backend: str | None = None
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -113,6 +118,7 @@ class EngineArgs:
             seed=self.seed,
             device=device,
             attention_backend=self.attention_backend,
+            quantization=self.quantization,
             chat_template=template,
             max_logprobs=self._max_logprobs(source.architecture.vocab_size),
             synthetic_step_time=step_time,
@@ -130,7 +136,8 @@ class EngineArgs:
             read_cluster_key(parallel.cluster_key_file)
         scheduler = whole._scheduler(device, max_model_len)
         config = VllmConfig(model, whole._cache(), scheduler, parallel, self._observability())
-        return replace(config, engine_index=self.data_parallel_rank or 0)
+        graphs = self._graphs(scheduler.max_num_seqs)
+        return replace(config, engine_index=self.data_parallel_rank or 0, graphs=graphs)
 
     def _check(self) -> None:
         for flag in ENGINE_FLAGS:
@@ -185,6 +192,20 @@ class EngineArgs:
             max_num_queued_tokens=self.max_num_queued_tokens,
         )
 
+    def _graphs(self, max_num_seqs: int) -> GraphConfig:
+        sizes = self.cudagraph_capture_sizes
+        largest = min(max_num_seqs, self.max_cudagraph_capture_size or max_num_seqs)
+        if sizes is not None and not any(1 <= size <= largest for size in sizes):
+            said = " ".join(map(str, sizes[:8]))
+            raise ConfigError(f"--cudagraph-capture-sizes {said}: none is between 1 and {largest}")
+        if sizes is not None and min(sizes) < 1:
+            raise ConfigError(f"--cudagraph-capture-sizes {min(sizes)} is not at least 1")
+        return GraphConfig(
+            enforce_eager=self.enforce_eager,
+            capture_sizes=None if sizes is None else tuple(sorted(set(sizes))),
+            max_capture_size=self.max_cudagraph_capture_size,
+        )
+
     def _parallel(self, num_synthetic_ranks: int) -> ParallelConfig:
         world_size = max(num_synthetic_ranks, self.tensor_parallel_size * self.pipeline_parallel_size)
         backend = self.distributed_executor_backend or ("uni" if world_size == 1 else "mp")
@@ -234,6 +255,7 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "stream_interval": (1, 1 << 16),
     "max_num_queued_reqs": (0, 1 << 16),
     "max_num_queued_tokens": (1, 1 << 30),
+    "max_cudagraph_capture_size": (1, 1 << 16),
     "tensor_parallel_size": (1, 64),
     "pipeline_parallel_size": (1, 64),
     "data_parallel_size": (1, 64),

@@ -6,16 +6,14 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import vllm_obs
 from vllm_obs.engine.child_pipe import FAILED, STOP, read_message, write_message, write_order
+from vllm_obs.engine.child_start import Started, start
 from vllm_obs.engine.errors import ConfigError, StartupError
 
 EXIT_OUT_OF_MEMORY = 71
@@ -26,8 +24,6 @@ KILL_TIMEOUT_SECONDS = 5.0
 MAX_ENDS = 64
 
 _logger = logging.getLogger(__name__)
-
-_HELD_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 class ChildEnd(NamedTuple):
@@ -247,41 +243,20 @@ def spawn(module: str, title: str, configuration: dict[str, Any], pass_fds: Sequ
     Called from the main thread the child also asks the kernel for a SIGKILL at our death (which the kernel
     ties to the thread that started it).
     """
-    orders_read, orders_write = os.pipe()
-    status_read, status_write = os.pipe()
-    try:
-        process = _start(module, [orders_read, status_write, *pass_fds], [orders_read, status_write])
-    except OSError as error:
-        os.close(orders_write)
-        os.close(status_read)
-        raise StartupError(f"cannot start {title}: {error.strerror}") from None
-    finally:
-        os.close(orders_read)
-        os.close(status_write)
-    child = Child(process, title, orders_write, status_read)
+    return configured(start(module, pass_fds, title), title, configuration)
+
+
+def configured(started: Started, title: str, configuration: dict[str, Any]) -> Child:
+    """The child of a started process, told who it is. Call it from the thread that started the process."""
+    child = Child(started.process, title, started.orders_fd, started.status_fd)
     envelope = {
         "title": title,
         "parent_pid": os.getpid(),
         "dies_with_thread": threading.current_thread() is threading.main_thread(),
-        "spawned_at": time.monotonic_ns(),
+        "spawned_at": started.started_at,
         "configuration": configuration,
     }
     with contextlib.suppress(BrokenPipeError):
-        write_message(orders_write, "CONFIGURATION", envelope)
-    os.set_blocking(orders_write, False)  # a child that does not read holds up nobody
+        write_message(started.orders_fd, "CONFIGURATION", envelope)
+    os.set_blocking(started.orders_fd, False)  # a child that does not read holds up nobody
     return child
-
-
-def _start(module: str, inherited: Sequence[int], channel: Sequence[int]) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-P", "-m", module, *map(str, channel)]
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_SIGNALS)
-    try:
-        return subprocess.Popen(command, pass_fds=inherited, stdin=subprocess.DEVNULL, env=_child_environment())
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
-
-
-def _child_environment() -> dict[str, str]:
-    package_root = str(Path(vllm_obs.__path__[0]).parent)
-    paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

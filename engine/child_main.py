@@ -46,7 +46,10 @@ class Owner:
         self.title: str = envelope["title"]
         self.configuration: dict[str, Any] = envelope["configuration"]
         self.spawned_at: int = envelope["spawned_at"]
-        self._die_with(envelope["parent_pid"], envelope["dies_with_thread"])
+        if envelope["dies_with_thread"]:
+            die_with(envelope["parent_pid"])
+        elif os.getppid() != envelope["parent_pid"]:
+            os._exit(1)
         threading.Thread(target=self._watch, name="owner watch", daemon=True).start()
 
     def say(self, kind: str, payload: Any = None) -> None:
@@ -104,12 +107,6 @@ class Owner:
             sys.stderr.flush()
             os._exit(exit_code)
 
-    def _die_with(self, parent_pid: int, dies_with_thread: bool) -> None:
-        if dies_with_thread:
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent_pid:
-            os._exit(1)
-
     def _watch(self) -> None:
         while True:
             try:
@@ -123,6 +120,13 @@ class Owner:
                 continue
             with self._ordering:
                 self._obey(*message)
+
+
+def die_with(parent_pid: int) -> None:
+    """Have the kernel end this process with the thread that started it; end now if the parent is gone already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(1)
 
 
 def guarded(owner: Owner, name: str, body: Callable[[], None]) -> Callable[[], None]:

@@ -84,7 +84,12 @@ class AsyncMPClient:
         self._outputs, self._is_shared = outputs, True
 
     async def ready(self, timeout_seconds: float = READY_TIMEOUT_SECONDS) -> EngineFacts:
-        """The engine's facts once it serves; ConfigError or StartupError with its own cause otherwise."""
+        """The engine's facts once it serves; ConfigError or StartupError with its own cause otherwise.
+
+        May be asked again: who attaches to it and the start of a server both wait for it, in either order.
+        """
+        if self._loop is not None:
+            return self.facts
         deadline = time.monotonic() + timeout_seconds
         while (facts := self._link.try_ready()) is None:
             if time.monotonic() >= deadline:

@@ -31,7 +31,7 @@ def unpack_ints(data: Any) -> list[int]:
 def pack_int_lists(lists: Sequence[Sequence[int]]) -> list[Any]:
     """How many lists there are; then which are not empty, their lengths and all their values, as columns."""
     where = list(compress(range(len(lists)), lists))
-    filled = list(filter(None, lists))
+    filled = [lists[index] for index in where]
     lengths, values = list(map(len, filled)), list(chain.from_iterable(filled))
     return [len(lists), pack_ints(where), pack_ints(lengths), pack_ints(values)]
 

@@ -98,6 +98,7 @@ class ModelConfig:
     seed: int = 0
     device: Device = "cpu"
     attention_backend: str = "auto"
+    quantization: str = "auto"
     chat_template: str | None = None
     max_logprobs: int = 20
     synthetic_step_time: dict[str, Any] = field(default_factory=dict)
@@ -189,6 +190,18 @@ class ObservabilityConfig:
 
 
 @dataclass(frozen=True)
+class GraphConfig:
+    """Which decode steps run as CUDA graphs, on a GPU: of `capture_sizes` rows, or of sizes that waste little.
+
+    Up to `max_capture_size`; none at all where eager is enforced.
+    """
+
+    enforce_eager: bool = False
+    capture_sizes: tuple[int, ...] | None = None
+    max_capture_size: int | None = None
+
+
+@dataclass(frozen=True)
 class VllmConfig:
     """All of it. `run_dir` is this run's own 0700 directory.
 
@@ -203,6 +216,7 @@ class VllmConfig:
     run_dir: str = ""
     generation: int = 0
     engine_index: int = 0
+    graphs: GraphConfig = GraphConfig()
 
 
 def to_wire(config: Any) -> dict[str, Any]:

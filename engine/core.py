@@ -248,6 +248,10 @@ class EngineCore:
         if flight.unmasked:
             self._fail_unmasked(flight, output)
         update = self.scheduler.update_from_output(output)
+        failed_ids = {request_id for request_id, _, _ in output.failed}
+        if suspects := [each.request_id for each in self.scheduler.suspects if each.request_id in failed_ids]:
+            words = "step %d: no numbers for %s, which began on others' blocks: computed anew without them"
+            logger.warning(words, plan.step, ", ".join(suspects))
         if constrained:
             update = self.scheduler.accept_grammars(constrained, update)
         self.counters.num_wasted_rows += update.num_wasted_rows
@@ -295,13 +299,13 @@ class EngineCore:
         step = self._answered_step = self._step if self._plan is None else self._plan.step
         logger.error("step %d failed", step, exc_info=error)
         self.counters.num_failed_steps += 1
-        given_up = [each for each in self._run.give_up() if each != step]
-        batch = self.scheduler.fail_batch(self._plan)
+        given_up = [plan for plan in self._run.give_up() if plan.step != step]
+        batch = self.scheduler.fail_batch(self._plan, given_up)
         failed_at = self._clock()
         self._detours.failed(failed_at)
         self._records.failed(step, error, failed_at, batch)
         for each in given_up:
-            self._records.failed(each, error, failed_at, [])
+            self._records.failed(each.step, error, failed_at, [])
         self._settle([])
         self.scheduler.check()
         self._count_failure(repr(error), error)

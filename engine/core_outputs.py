@@ -54,15 +54,21 @@ class _Columns:
         self.finish_reasons += [request.finish_reason for request in requests]
         self.stop_token_ids += [request.stop_token_id for request in requests]
         self.num_cached_tokens += [request.num_cached_tokens for request in requests]
-        for row in [row for row, request in enumerate(requests) if request.prompt_logprobs]:
-            self.prompt_logprobs.append((first_row + row, _take_prompt_logprobs(requests[row])))
-        for row in [row for row, request in enumerate(requests) if request.scheduled_at]:
-            self.timings.append((first_row + row, *_take_timing(requests[row])))
-        for row in [row for row, request in enumerate(requests) if request.untold_detours]:
-            self.detours.append((first_row + row, _take_detours(requests[row])))
         for row, request in enumerate(requests, first_row):
-            if request.pooled is not None:
-                self.pooled.append((row, request.pooled))
+            has_more = request.scheduled_at or request.untold_detours or request.prompt_logprobs
+            if has_more or request.pooled is not None:
+                self._add_more(row, request)
+
+    def _add_more(self, row: int, request: Request) -> None:
+        """What is to be told of a sequence beside its token."""
+        if request.prompt_logprobs:
+            self.prompt_logprobs.append((row, _take_prompt_logprobs(request)))
+        if request.scheduled_at:
+            self.timings.append((row, *_take_timing(request)))
+        if request.untold_detours:
+            self.detours.append((row, _take_detours(request)))
+        if request.pooled is not None:
+            self.pooled.append((row, request.pooled))
 
     def add_error(self, request_id: str, reason: str, message: str) -> None:
         """A row for something that never became a sequence."""

@@ -5,20 +5,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS, spawn
+from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS, configured
 from vllm_obs.engine.child_pipe import CLIENT, READY
 from vllm_obs.engine.codec import read_fields
 from vllm_obs.engine.codec_arrays import ArrayReader
 from vllm_obs.engine.config import VllmConfig, to_wire
 from vllm_obs.engine.descendants import Descendants
 from vllm_obs.engine.engine_sockets import Route
-from vllm_obs.engine.engine_titles import engine_title
+from vllm_obs.engine.engine_titles import ENGINE_MODULE, engine_title
 from vllm_obs.engine.errors import StartupError, VllmObsError
+from vllm_obs.engine.head_start import started
 from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.telemetry.recorder import Recorder
 from vllm_obs.telemetry.records import ProcessExited
 
-ENGINE_MODULE = "vllm_obs.engine.process"
 READY_TIMEOUT_SECONDS = 600.0
 READY_POLL_SECONDS = 0.01
 
@@ -46,7 +46,8 @@ class EngineProcess:
         self._below = Descendants([])
         clients = [self._endpoints(client) for client in range(len(self._client_lives))]
         configuration = {"config": to_wire(config), "clients": clients}
-        self.child = spawn(module, engine_title(config.engine_index), configuration)
+        title = engine_title(config.engine_index)
+        self.child = configured(started(module, title), title, configuration)
 
     def _endpoints(self, client_index: int) -> tuple[str, str]:
         config, life = self.config, self._client_lives[client_index]

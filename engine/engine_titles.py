@@ -1,5 +1,8 @@
 """What an engine is called: its process, its records, and its end of the sockets."""
 
+ENGINE_MODULE = "vllm_obs.engine.process"
+"""What its process runs."""
+
 
 def engine_title(engine_index: int) -> str:
     """What the process of an EngineCore is called, and its ring."""

@@ -1,5 +1,6 @@
 """GroupSetup: what one rank has to know to meet the others, and how it says that it has lost them."""
 
+import os
 from dataclasses import dataclass
 
 from vllm_obs.engine.errors import VllmObsError
@@ -41,6 +42,13 @@ def header_bytes(num_shards: int) -> int:
 def sums_bytes(num_shards: int) -> int:
     """The shared memory of so many shards, in whole pages; it is taken as it is written."""
     return header_bytes(num_shards) + num_shards * NUM_SLOTS * SLOT_BYTES
+
+
+def create_sums(num_stages: int, num_shards: int) -> int:
+    """Memory in which the shards of each stage may exchange; it has no name to clean up, only this descriptor."""
+    memory_fd = os.memfd_create("vllm-obs-sums", os.MFD_CLOEXEC)
+    os.ftruncate(memory_fd, num_stages * sums_bytes(num_shards))
+    return memory_fd
 
 
 ALONE_SETUP = GroupSetup()

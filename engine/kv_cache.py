@@ -49,7 +49,7 @@ class KVCacheManager:
         The last known token is always computed, because its logits are wanted: a full hit loses its last
         block. They are not touched yet, so use them before anything else is allocated.
         """
-        if not self.enable_prefix_caching or request.passes_whole_prompt:
+        if not self.enable_prefix_caching or request.passes_whole_prompt or not request.trusts_cache:
             return []
         found: list[int] = []
         for index in range((request.num_tokens - 1) // self.block_size):
@@ -107,9 +107,9 @@ class KVCacheManager:
         request.num_cached_blocks = max(num_full, request.num_cached_blocks)
         request.next_cache_at = (request.num_cached_blocks + 1) * self.block_size
 
-    def forget(self, request: Request) -> None:
-        """Let nobody find the sequence's blocks any more: what they hold may not be numbers."""
-        for block_id in request.block_ids:
+    def forget(self, table: Sequence[int]) -> None:
+        """Let nobody find the blocks of a table in use any more: what they hold may not be numbers."""
+        for block_id in table:
             self.pool.forget(block_id)
 
     def detach(self, request: Request) -> list[int]:

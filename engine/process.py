@@ -29,6 +29,7 @@ from vllm_obs.engine.core_proc import Core, EngineCoreProc
 from vllm_obs.engine.engine_process import client_endpoints
 from vllm_obs.engine.executor.factory import make_executor
 from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.head_start import use_head_start
 from vllm_obs.engine.log_file import log_to_file
 from vllm_obs.engine.messages import AbortRequests, EngineFacts, FinishReason, RequestType
 from vllm_obs.engine.structured.grammar_book import GrammarBook
@@ -165,4 +166,5 @@ def _freeze_garbage() -> None:
 
 
 if __name__ == "__main__":
+    use_head_start()
     run_child(run_engine)

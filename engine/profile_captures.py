@@ -1,8 +1,10 @@
 """ProcessCaptures: one process's (or rank's) part in a profile, from the order to the record of its end."""
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from vllm_obs.engine.errors import RequestError, VllmObsError
@@ -83,6 +85,7 @@ class ProcessCaptures:
             return
         try:
             # One that cannot be made never began: whoever ordered it is told so.
+            _require_directory(order.directory)
             capture = make(order, self._site)
             self._record_begin(order)
             capture.start()
@@ -126,3 +129,10 @@ class ProcessCaptures:
                 error=end.error,
             )
         )
+
+
+def _require_directory(directory: str) -> None:
+    """RequestError on a host that does not have it: what ranks on other hosts would write nobody would find."""
+    if not Path(directory).is_dir():
+        where = socket.gethostname()
+        raise RequestError(f"{where} has no {directory}: a profile has the ranks of the server's host only")

@@ -57,7 +57,8 @@ class Request:
     `rank` orders sequences under the policy: smaller goes first and is preempted last. `num_tokens` counts
     known tokens; `num_planned_tokens` adds those that plans in flight will sample. `num_computed_tokens` runs
     ahead to the end of the last plan. `num_cached_tokens` is the prompt tokens found in the prefix cache when
-    the sequence was first admitted. `finish_reason` is a FinishReason, or -1 while it lives.
+    the sequence was first admitted, `num_found_tokens` those found when it was admitted last; one that does not
+    trust the cache computes everything itself. `finish_reason` is a FinishReason, or -1 while it lives.
     """
 
     __slots__ = (
@@ -69,11 +70,13 @@ class Request:
         "error",
         "finish_reason",
         "grammar",
+        "last_token_id",
         "max_num_tokens",
         "next_cache_at",
         "num_cached_blocks",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_found_tokens",
         "num_planned_tokens",
         "num_preemptions",
         "num_prompt_tokens",
@@ -90,6 +93,7 @@ class Request:
         "stop_token_id",
         "taken_at",
         "token_ids",
+        "trusts_cache",
         "untold_detours",
     )
 
@@ -114,8 +118,11 @@ class Request:
         self.ending_token_ids = frozenset(self.sampling.eos_token_ids + self.sampling.stop_token_ids)
         self.num_computed_tokens = 0
         self.num_sent_tokens = 0
+        self.last_token_id = NO_TOKEN
+        """What was sampled last since it was admitted, if anything was."""
         self.num_preemptions = 0
-        self.num_cached_tokens = 0
+        self.num_cached_tokens = self.num_found_tokens = 0
+        self.trusts_cache = True
 
         self.taken_at = 0
         self.scheduled_at = 0

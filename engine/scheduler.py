@@ -1,6 +1,6 @@
 """The scheduler: which sequences run in the next step, on which blocks, and what the answer changes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.faults import maybe_fault
@@ -63,6 +63,11 @@ class Scheduler:
         self._state.pause = pause
 
     @property
+    def suspects(self) -> list[Request]:
+        """Sequences without numbers that the next plan sends back; not to be changed by the caller."""
+        return self._state.suspects
+
+    @property
     def num_live(self) -> int:
         """How many sequences run or wait."""
         return len(self._state.requests)
@@ -91,7 +96,7 @@ class Scheduler:
         if any(request.num_planned_tokens == request.num_tokens for request in state.running):
             return True
         may_admit = state.pause == PauseState.NONE and len(state.running) < state.limits.max_num_seqs
-        return may_admit and bool(state.waiting)
+        return may_admit and bool(state.waiting) and not state.suspects  # beside whom nobody is admitted
 
     def is_held(self, request_id: str) -> bool:
         """Whether a plan in flight keeps blocks that the sequence has no more."""
@@ -139,11 +144,11 @@ class Scheduler:
         """Apply the answer to the oldest plan in flight."""
         return apply_output(self._state, output)
 
-    def fail_batch(self, plan: StepPlan | None) -> list[Request]:
+    def fail_batch(self, plan: StepPlan | None, given_up: Sequence[StepPlan] = ()) -> list[Request]:
         """After an unexpected error: end with an error all that the plans in flight run, and forget the plans.
 
-        Without a plan (planning itself failed) that is every running sequence. What the plan should have
-        released is released again, since the worker may not have come to it.
+        Without a plan (planning itself failed) that is every running sequence. What the plan, and those behind
+        it that are `given_up`, should have released is released again: the worker may not have come to it.
         """
         state = self._state
         steps, state.in_flight = state.in_flight, []
@@ -154,8 +159,8 @@ class Scheduler:
             state.release_held(step)
         for request in batch:
             state.fail(request)
-        if plan is not None:
-            state.released_ids[:0] = plan.released_ids
+        failed = [*given_up] if plan is None else [plan, *given_up]
+        state.released_ids[:0] = [name for each in failed for name in each.released_ids]
         return batch
 
     def accept_grammars(self, constrained: Iterable[Request], update: StepUpdate) -> StepUpdate:

@@ -11,7 +11,7 @@ from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.kv_cache import KVCacheManager
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.pause_state import PauseState
-from vllm_obs.engine.request import Grammar, Request, RequestStatus
+from vllm_obs.engine.request import NO_TOKEN, Grammar, Request, RequestStatus
 from vllm_obs.engine.request_queue import RequestQueue
 
 INTERNAL_ERROR = "The request failed inside the engine."
@@ -62,11 +62,13 @@ class SchedulerLimits(NamedTuple):
 class InFlightStep:
     """A plan that has not answered. `sampled` rows give a token, `chunks` rows only get computed up to a count.
 
-    `dropped` are rows whose sequence has left since; `held` are (request id, table) to release on the answer.
+    `sampled_ids` are the ids of those that give one. `dropped` are rows whose sequence has left since; `held` are
+    (request id, table) to release on the answer.
     """
 
     step: int
     sampled: list[Request]
+    sampled_ids: list[str]
     chunks: list[tuple[Request, int]]
     dropped: set[str] = field(default_factory=set)
     held: list[tuple[str, list[int]]] = field(default_factory=list)
@@ -82,8 +84,8 @@ class SchedulerState:
 
     `unready` sequences, by id, cannot be queued before their grammars are compiled; they hold up nobody.
     `running` is sorted by rank: steps serve its head first and preemption takes its tail. `released_ids` goes
-    out with the next plan. `ended` collects sequences with their ending until the core takes them, `errors`
-    what a sequence's boundary caught.
+    out with the next plan, which also sends the `suspects` back to be computed anew. `ended` collects sequences
+    with their ending until the core takes them, `errors` what a sequence's boundary caught.
     """
 
     def __init__(self, limits: SchedulerLimits, kv_cache: KVCacheManager) -> None:
@@ -92,9 +94,12 @@ class SchedulerState:
         self.requests: dict[str, Request] = {}
         self.waiting = RequestQueue()
         self.unready: dict[str, Request] = {}
+        self.has_grammars = False
+        """Whether anybody ever had one."""
         self.running: list[Request] = []
         self.in_flight: list[InFlightStep] = []
         self.released_ids: list[str] = []
+        self.suspects: list[Request] = []
         self.ended: list[Request] = []
         self.errors: list[tuple[Request, Exception]] = []
         self.pause = PauseState.NONE
@@ -119,6 +124,7 @@ class SchedulerState:
         assert request.request_id not in self.requests, f"{request.request_id} is live already"
         self.requests[request.request_id] = request
         if request.grammar is not None:
+            self.has_grammars = True
             self.unready[request.request_id] = request
         else:
             self.waiting.push(request)
@@ -142,8 +148,9 @@ class SchedulerState:
         if request.num_preemptions == 0:
             request.num_cached_tokens = num_computed_tokens
         request.status = RequestStatus.RUNNING
-        request.num_computed_tokens = num_computed_tokens
+        request.num_computed_tokens = request.num_found_tokens = num_computed_tokens
         request.num_sent_tokens = request.num_tokens
+        request.last_token_id = NO_TOKEN
         insort(self.running, request, key=_by_rank)
 
     def preempt(self, request: Request) -> None:
@@ -166,9 +173,26 @@ class SchedulerState:
     def fail(self, request: Request, reason: str = "internal_error", message: str = INTERNAL_ERROR) -> None:
         """End a live sequence with an error; `reason` is from the closed set, `message` is for the client."""
         request.error = (reason, message)
-        if reason == "invalid_logits":
-            self.kv_cache.forget(request)
         self.end(request, FinishReason.ERROR)
+
+    def suspect(self, request: Request) -> None:
+        """A running sequence has no numbers, which may be those who filled blocks that it found.
+
+        The next plan sends it back, to be computed anew without anybody's blocks: then it is its own fault.
+        """
+        request.trusts_cache = False
+        self.suspects.append(request)
+        for step in self.in_flight:
+            step.dropped.add(request.request_id)
+
+    def forget_blocks_of(self, request_ids: set[str]) -> None:
+        """Let nobody find what these have computed, whether they run or have left blocks to plans in flight."""
+        for request_id in request_ids & self.requests.keys():
+            self.kv_cache.forget(self.requests[request_id].block_ids)
+        for step in self.in_flight:
+            for request_id, table in step.held:
+                if request_id in request_ids:
+                    self.kv_cache.forget(table)
 
     def fail_on(self, request: Request, error: Exception) -> None:
         """End a sequence with what its boundary caught; an unexpected error is kept for the log only.

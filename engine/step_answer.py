@@ -7,6 +7,7 @@ from vllm_obs.engine.plan import ModelRunnerOutput
 from vllm_obs.engine.request import NO_TOKEN, Request
 from vllm_obs.engine.scheduler_state import InFlightStep, SchedulerState
 
+INVALID_LOGITS = "invalid_logits"
 NOT_ANSWERED = "The step gave no token for this sequence."
 
 
@@ -21,19 +22,22 @@ class StepUpdate(NamedTuple):
 def apply_output(state: SchedulerState, output: ModelRunnerOutput) -> StepUpdate:
     """Apply the answer to the oldest plan in flight, and give back the blocks that waited for it.
 
-    Rows whose sequence left meanwhile are wasted: their result is dropped and they are counted.
+    Rows whose sequence left meanwhile are wasted: their result is dropped and they are counted. What a row
+    without numbers has computed is found by nobody from here on, whatever becomes of its sequence.
     """
     step = state.in_flight[0]
     if output.step != step.step:
         raise RuntimeError(f"step {output.step} answered, step {step.step} is next")
     failures = {request_id: (reason, message) for request_id, reason, message in output.failed}
+    if broken := {request_id for request_id, reason, _ in output.failed if reason == INVALID_LOGITS}:
+        state.forget_blocks_of(broken)
     if output.prompt_logprobs:
         _keep_prompt_logprobs(step, output)
     if output.pooled:
         _keep_pooled(step, output)
     num_wasted = _apply_chunks(state, step, failures)
     requests, token_ids = step.sampled, output.token_ids
-    if step.dropped or failures or output.request_ids != [request.request_id for request in requests]:
+    if step.dropped or failures or output.request_ids != step.sampled_ids:
         requests, token_ids, num_sampled_wasted = _pair(state, step, output, failures)
         num_wasted += num_sampled_wasted
     num_errors = len(state.errors)
@@ -69,10 +73,18 @@ def _apply_chunks(state: SchedulerState, step: InFlightStep, failures: dict[str,
         if request.request_id in step.dropped:
             num_wasted += 1
         elif request.request_id in failures:
-            state.fail(request, *failures[request.request_id])
+            _fail(state, request, *failures[request.request_id])
         else:
             _cache(state, request, num_computed_tokens)
     return num_wasted
+
+
+def _fail(state: SchedulerState, request: Request, reason: str, message: str) -> None:
+    """End a row's sequence, unless what is wrong with it may be others' doing: who found blocks is asked again."""
+    if reason == INVALID_LOGITS and request.num_found_tokens:
+        state.suspect(request)
+    else:
+        state.fail(request, reason, message)
 
 
 def _cache(state: SchedulerState, request: Request, num_answered_tokens: int) -> None:
@@ -95,7 +107,7 @@ def _pair(
         if request_id in step.dropped:
             num_wasted += 1
         elif request_id in failures:
-            state.fail(request, *failures[request_id])
+            _fail(state, request, *failures[request_id])
         elif request_id in answers:
             requests.append(request)
             token_ids.append(answers[request_id])
@@ -110,6 +122,7 @@ def _append_tokens(state: SchedulerState, requests: list[Request], token_ids: li
     for request, token_id in zip(requests, token_ids, strict=True):
         try:
             request.token_ids.append(token_id)
+            request.last_token_id = token_id
             num_answered = request.num_tokens
             num_tokens = request.num_tokens = num_answered + 1
             if num_answered >= request.next_cache_at:

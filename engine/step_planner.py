@@ -61,17 +61,20 @@ class StepPlanner:
         self._decisions = StepDecisions()
         self._step = step
         self._admitted: list[Request] = []
-        self._constrained: list[Request] = []
         self._new_rows: list[NewRow] = []
         self._new_num_tokens: list[int] = []
         self._running: list[Request] = []
         self._running_new_blocks: list[list[int]] = []
         self._running_num_computed: list[int] = []
+        self._running_last_token_ids: list[int] = []
         self._running_num_tokens: list[int] = []
+        self._running_chunks: list[tuple[Request, int]] = []
 
     def plan(self) -> ScheduledStep:
         """Make the plan; counts of computed tokens advance as if it had run already."""
         state = self._state
+        if state.suspects:
+            self._send_back()
         if state.unready:
             state.queue_ready()
             self._decisions.grammar_ids = list(state.unready)
@@ -80,22 +83,40 @@ class StepPlanner:
         else:
             self._plan_running()
         self._plan_waiting()
-        if rows := self._admitted + self._running:
-            state.in_flight.append(self._launch(rows))
-        return ScheduledStep(self._build(), self._decisions, self._constrained)
+        plan, constrained = self._build(), list[Request]()
+        if plan.num_rows:
+            step = self._launch(plan)
+            state.in_flight.append(step)
+            if state.has_grammars:
+                constrained = [request for request in step.sampled if request.grammar is not None]
+        return ScheduledStep(plan, self._decisions, constrained)
 
-    def _launch(self, rows: list[Request]) -> InFlightStep:
+    def _send_back(self) -> None:
+        """Preempt the suspects that still run. Nobody is admitted beside them, as beside any preemption."""
+        state = self._state
+        suspects, state.suspects = state.suspects, []
+        for request in suspects:
+            if request.status == RequestStatus.RUNNING:
+                state.preempt(request)
+                self._decisions.preempted_ids.append(request.request_id)
+
+    def _launch(self, plan: StepPlan) -> InFlightStep:
         """Note which rows the step samples: those of which it computes the last token, known or awaited."""
-        sampled = [row for row in rows if row.num_computed_tokens == row.num_planned_tokens]
-        chunks: list[tuple[Request, int]] = []
-        if len(sampled) < len(rows):
-            unfinished = [row for row in rows if row.num_computed_tokens < row.num_planned_tokens]
-            chunks = [(row, row.num_computed_tokens) for row in unfinished]
-        for request in sampled:
-            request.num_planned_tokens += 1
-            if request.grammar is not None:
-                self._constrained.append(request)
-        return InFlightStep(self._step, sampled, chunks)
+        sampled, chunks = list[Request](), list[tuple[Request, int]]()
+        for request in self._admitted:
+            if request.num_computed_tokens == request.num_planned_tokens:
+                request.num_planned_tokens += 1
+                sampled.append(request)
+            else:
+                chunks.append((request, request.num_computed_tokens))
+        decoding = self._running
+        if self._running_chunks:
+            unfinished = {request.rank for request, _ in self._running_chunks}
+            decoding = [request for request in decoding if request.rank not in unfinished]
+        sampled += decoding
+        chunks += self._running_chunks
+        sampled_ids = [request.request_id for request in sampled] if chunks else plan.row_ids
+        return InFlightStep(self._step, sampled, sampled_ids, chunks)
 
     def _build(self) -> StepPlan:
         released_ids, self._state.released_ids = self._state.released_ids, []
@@ -105,10 +126,7 @@ class StepPlanner:
             running_ids=[request.request_id for request in self._running],
             running_new_blocks=self._running_new_blocks,
             running_num_computed_tokens=self._running_num_computed,
-            running_last_token_ids=[
-                row.token_ids[computed] if row.num_sent_tokens <= computed < row.num_tokens else NO_TOKEN
-                for row, computed in zip(self._running, self._running_num_computed, strict=True)
-            ],
+            running_last_token_ids=self._running_last_token_ids,
             num_scheduled_tokens=self._new_num_tokens + self._running_num_tokens,
             released_ids=released_ids,
         )
@@ -116,44 +134,71 @@ class StepPlanner:
     def _plan_running(self) -> None:
         """Serve the running in rank order. Victims of preemption leave the list at its tail, ahead of the loop.
 
-        The hot loop of planning: a decode that needs no block costs a few attribute reads and no call.
+        The hot loop of planning: where no other step is under way a decode that needs no block costs a few
+        attributes and no call.
         """
-        running, in_flight, budget = self._state.running, bool(self._state.in_flight), self._budget
-        rows, row_blocks = self._running, self._running_new_blocks
-        row_computed, row_tokens = self._running_num_computed, self._running_num_tokens
+        running, rows, budget = self._state.running, self._running, self._budget
+        row_computed, row_last = self._running_num_computed, self._running_last_token_ids
+        is_alone = not (self._is_pipelined or self._state.in_flight)
         failed: list[tuple[Request, Exception]] = []
-        is_pipelined = self._is_pipelined
         for request in running:
+            num_computed = request.num_computed_tokens
+            num_end = num_computed + 1
+            if is_alone and num_end == request.num_planned_tokens and num_end <= request.num_slots and budget:
+                rows.append(request)
+                row_computed.append(num_computed)
+                row_last.append(request.last_token_id)
+                request.num_computed_tokens = num_end
+                request.num_planned_tokens = num_end + 1
+                budget -= 1
+                continue
             if not budget:
                 self._leave_out(running[running.index(request) :], "token_budget")
                 break
-            if is_pipelined and self._sits_out(request):
-                continue
-            num_planned, num_computed = request.num_planned_tokens, request.num_computed_tokens
-            if in_flight and num_planned >= request.max_num_tokens:
-                self._decisions.leave_out([request], "step_in_progress")
-                continue
-            num_new = num_planned - num_computed
-            if num_new > budget:
-                num_new = budget
-            new_blocks: list[int] | None = _NO_BLOCKS
-            if num_computed + num_new > request.num_slots:
-                try:
-                    new_blocks = self._grow(request, num_new)
-                except Exception as error:
-                    failed.append((request, error))
-                    continue
-                if new_blocks is None:
-                    continue
-            rows.append(request)
-            row_blocks.append(new_blocks)  # type: ignore[arg-type]  # never None here
-            row_computed.append(num_computed)
-            row_tokens.append(num_new)
-            request.num_computed_tokens = num_computed + num_new
-            budget -= num_new
+            try:
+                budget -= self._plan_row(request, budget)
+            except Exception as error:
+                failed.append((request, error))
+        self._fill_decodes()
         self._budget = budget
         for request, cause in failed:
             self._state.fail_on(request, cause)
+
+    def _fill_decodes(self) -> None:
+        """The columns that are the same for all rows that only decode, up to the last row."""
+        num_more = len(self._running) - len(self._running_num_tokens)
+        self._running_num_tokens += [1] * num_more
+        self._running_new_blocks += [_NO_BLOCKS] * num_more
+
+    def _plan_row(self, request: Request, budget: int) -> int:
+        """Plan the next tokens of a running sequence, `budget` at most: how many; 0 where it has to sit out."""
+        if self._is_pipelined and self._sits_out(request):
+            return 0
+        num_planned, num_computed = request.num_planned_tokens, request.num_computed_tokens
+        if self._state.in_flight and num_planned >= request.max_num_tokens:
+            self._decisions.leave_out([request], "step_in_progress")
+            return 0
+        num_new = min(num_planned - num_computed, budget)
+        num_end = num_computed + num_new
+        new_blocks = _NO_BLOCKS
+        if num_end > request.num_slots:
+            grown = self._grow(request, num_new)
+            if grown is None:
+                return 0
+            new_blocks = grown
+        self._fill_decodes()
+        self._running.append(request)
+        self._running_new_blocks.append(new_blocks)
+        self._running_num_computed.append(num_computed)
+        self._running_num_tokens.append(num_new)
+        is_told = request.num_sent_tokens <= num_computed < request.num_tokens
+        self._running_last_token_ids.append(request.token_ids[num_computed] if is_told else NO_TOKEN)
+        request.num_computed_tokens = num_end
+        if num_end == num_planned:
+            request.num_planned_tokens = num_planned + 1
+        else:
+            self._running_chunks.append((request, num_end))
+        return num_new
 
     def _share_of_rows(self) -> int:
         """How many rows a step has, so that as many steps as the pipeline has stages have all of them."""

@@ -105,11 +105,11 @@ class StepRun:
         self._recorder.advance()
         return flight, output
 
-    def give_up(self) -> list[int]:
-        """Forget the steps under way: their numbers. Ranks run them to their end, and nobody takes the answers."""
-        steps = [flight.plan.step for flight in self._flights]
+    def give_up(self) -> list[StepPlan]:
+        """Forget the steps under way: their plans. Ranks run them to their end, and nobody takes the answers."""
+        plans = [flight.plan for flight in self._flights]
         self._flights.clear()
-        return steps
+        return plans
 
 
 def _wait_for(future: Future[T], step: int) -> T:

@@ -131,8 +131,7 @@ class SimulatedExecutor:
         output = self._workers[number].sample_tokens(masks)
         rank.ring.advance()
         for moments in output.moments:
-            sizes = {"num_tokens": plan.num_tokens, "num_rows": plan.num_rows}
-            rank.ring.record(WorkerStep(output.step, *moments, **sizes))
+            rank.ring.record(WorkerStep(output.step, *moments, plan.num_tokens, plan.num_rows))
         rank.ring.doing(Activity.WAITING)
         return output
 

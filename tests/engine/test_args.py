@@ -7,7 +7,7 @@ import pytest
 
 from vllm_obs.engine import args as args_module
 from vllm_obs.engine.args import EngineArgs, detect_device, model_length_limit, step_limits
-from vllm_obs.engine.config import ModelArchitecture, from_wire, to_wire
+from vllm_obs.engine.config import GraphConfig, ModelArchitecture, from_wire, to_wire
 from vllm_obs.engine.config import VllmConfig as Config
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import ENGINE_FLAGS
@@ -63,7 +63,7 @@ def test_defaults_on_a_cpu(model: str) -> None:
     assert config.model.device == "cpu"
     assert config.model.served_model_names == (model,)
     assert config.model.tokenizer == config.model.path
-    assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (64, 512)
+    assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (64, 256)
     assert config.cache.block_size == 16
     assert config.parallel.distributed_executor_backend == "uni"
 
@@ -106,6 +106,37 @@ def test_a_tokenizer_is_found_here_or_on_the_hub(
 def test_a_template_is_read_from_its_file(model: str, tmp_path: Path) -> None:
     (tmp_path / "chat.jinja").write_text("hello")
     assert make(model, chat_template=str(tmp_path / "chat.jinja")).model.chat_template == "hello"
+
+
+def test_sizes_of_graphs_are_kept_in_order_and_once(model: str) -> None:
+    assert make(model).graphs == GraphConfig()
+    asked = make(
+        model, enforce_eager=True, cudagraph_capture_sizes=[8, 1, 4, 8, 900], max_cudagraph_capture_size=16
+    )
+    assert asked.graphs == GraphConfig(True, (1, 4, 8, 900), 16)
+    assert from_wire(Config, to_wire(asked)).graphs == asked.graphs
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        (
+            {"cudagraph_capture_sizes": [128, 256], "max_num_seqs": 64},
+            "--cudagraph-capture-sizes 128 256: none is between 1 and 64",
+        ),
+        (
+            {"cudagraph_capture_sizes": [8], "max_cudagraph_capture_size": 4},
+            "--cudagraph-capture-sizes 8: none is between 1 and 4",
+        ),
+        ({"cudagraph_capture_sizes": [0, 8]}, "--cudagraph-capture-sizes 0 is not at least 1"),
+        ({"cudagraph_capture_sizes": []}, "--cudagraph-capture-sizes : none is between 1 and 64"),
+        ({"max_cudagraph_capture_size": 0}, "--max-cudagraph-capture-size 0 is not between 1 and 65536"),
+    ],
+)
+def test_sizes_of_graphs_that_no_step_has_are_refused(model: str, kwargs: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(model, **kwargs)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -152,7 +183,7 @@ def test_bad_values_are_refused(model: str, kwargs: dict[str, object], message: 
     ("kwargs", "device", "limits"),
     [
         ({}, "cuda", (256, 2048)),
-        ({}, "cpu", (64, 512)),
+        ({}, "cpu", (64, 256)),
         ({"max_num_batched_tokens": 16}, "cpu", (16, 16)),
         ({"max_num_seqs": 1000}, "cpu", (1000, 1000)),
         ({"enable_chunked_prefill": False}, "cpu", (64, 1000)),

@@ -132,6 +132,20 @@ def test_a_step_that_fails_takes_those_under_way_with_it_and_the_engine_goes_on(
     assert bench.core.counters.num_failed_steps == 1
 
 
+def test_what_a_step_that_was_given_up_should_have_released_is_released_by_the_next() -> None:
+    bench = PipelinedBench(3)
+    bench.executor.before_execute = fail_at(4, 5)
+    for name in "abc":
+        bench.add(name, [1, 2, 3], max_tokens=9)
+    bench.step()
+    bench.step()
+    bench.abort("b")
+    bench.run()
+    assert bench.executor.launched[4].released_ids == ["b"]
+    assert [failed.step for failed in bench.recorder.of(StepFailed)] == [4, 5]
+    assert bench.executor.row_ids == set()
+
+
 def test_a_dead_rank_ends_the_core_with_steps_under_way() -> None:
     bench = PipelinedBench()
 

@@ -90,6 +90,15 @@ def test_one_that_cannot_begin_is_recorded_and_no_failure(caplog: pytest.LogCapt
     assert "the profile cannot be taken" in caplog.text
 
 
+def test_a_rank_of_a_host_without_the_directory_says_so() -> None:
+    stage = Stage()
+    assert not stage.captures.obey(ORDER._replace(directory="/nowhere/profiles"))
+    (ended,) = stage.recorder.records
+    assert isinstance(ended, ProfileEnded)
+    assert ended.error.endswith(" has no /nowhere/profiles: a profile has the ranks of the server's host only")
+    assert stage.made == []
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

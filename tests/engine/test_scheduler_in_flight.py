@@ -86,6 +86,76 @@ def test_what_a_failed_row_computed_is_not_found_by_others() -> None:
     driver.check_idle()
 
 
+def test_what_a_row_without_numbers_computed_is_not_found_even_if_it_was_aborted_meanwhile() -> None:
+    driver = SchedulerDriver()
+    driver.add("bad", PROMPT, max_tokens=3)
+    driver.step()
+    driver.executor.failing.add("bad")
+    driver.launch()
+    driver.abort("bad")
+    assert driver.hashed_blocks() == 2, "the step has not told yet"
+    driver.answer()
+    assert driver.ended["bad"].error is None
+    assert driver.hashed_blocks() == 0
+    driver.check_idle()
+
+
+def test_a_row_that_fails_for_another_reason_too_leaves_no_blocks_to_find() -> None:
+    driver = SchedulerDriver()
+    driver.add("bad", PROMPT, max_tokens=3)
+    driver.step()
+    driver.executor.failing.add("bad")
+    driver.launch()
+    driver.answer_with(failed=[("bad", "internal_error", "It has no mask.")])
+    assert driver.ended["bad"].error == ("internal_error", "It has no mask.")
+    assert driver.hashed_blocks() == 0
+
+
+def test_who_runs_on_blocks_of_a_row_without_numbers_is_computed_anew_and_only_that_row_fails() -> None:
+    driver = SchedulerDriver()
+    driver.add("bad", PROMPT, max_tokens=9)
+    driver.step()
+    sharer = driver.add("sharer", [*PROMPT, 1], max_tokens=4)
+    driver.step()
+    assert sharer.num_cached_tokens == 8
+    driver.executor.failing |= {"bad", "sharer"}
+    driver.step()
+    assert list(driver.ended) == ["bad"]
+    assert [each.request_id for each in driver.scheduler.suspects] == ["sharer"]
+
+    driver.executor.failing.clear()
+    back = driver.step()
+    assert (back.decisions.preempted_ids, back.plan.released_ids) == (["sharer"], ["bad", "sharer"])
+    driver.add("other", PROMPT, max_tokens=1)
+    driver.run()
+    assert driver.output_of("sharer") == expected_output([*PROMPT, 1], 4)
+    assert (sharer.error, sharer.num_found_tokens) == (None, 0)
+    driver.check_idle()
+
+
+def test_who_has_no_numbers_on_blocks_of_its_own_either_fails_the_second_time() -> None:
+    driver = SchedulerDriver()
+    driver.add("good", PROMPT, max_tokens=1)
+    driver.run()
+    driver.executor.failing.add("bad")
+    bad = driver.add("bad", [*PROMPT, 1], max_tokens=4)
+    driver.run()
+    assert (bad.num_preemptions, bad.error) == (1, ("invalid_logits", "The logits are not numbers."))
+    driver.check_idle()
+
+
+def test_a_suspect_that_is_aborted_is_not_sent_back() -> None:
+    driver = SchedulerDriver()
+    driver.add("good", PROMPT, max_tokens=1)
+    driver.run()
+    driver.executor.failing.add("bad")
+    driver.add("bad", [*PROMPT, 1], max_tokens=4)
+    driver.step()
+    driver.abort("bad")
+    assert [step.decisions.preempted_ids for step in driver.run()] == [[]]
+    driver.check_idle()
+
+
 def test_a_row_without_an_answer_ends_with_an_error_instead_of_hanging() -> None:
     driver = SchedulerDriver()
     driver.add("a", [1, 2], max_tokens=3)

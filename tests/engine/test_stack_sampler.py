@@ -70,7 +70,10 @@ def test_one_at_a_time_and_it_can_be_stopped(tmp_path: Path) -> None:
 def test_an_error_is_recorded_and_reaches_nothing_else(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     captures = ProcessCaptures(SITE, recorder, PROCESS_KINDS)
-    captures.start(order_in(tmp_path / "missing"))
+    directory = tmp_path / "gone"
+    directory.mkdir()
+    captures.start(order_in(directory))
+    directory.rmdir()
     collected(captures)
     (ended,) = recorder.of(ProfileEnded)
     assert isinstance(ended, ProfileEnded)

@@ -10,10 +10,11 @@ import pytest
 from broken_frames import Frames, broken
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_samples import COMMANDS, OUTPUTS, REQUESTS
+from wire_samples import COMMANDS, OUTPUTS, REQUESTS, execute_next, plan
 
 from vllm_obs.engine.codec_plain import WireError, WireReason
 from vllm_obs.engine.executor import commands
+from vllm_obs.engine.executor.plan_stream import PlanReader
 from vllm_obs.engine.messages import EngineCoreOutputs
 from vllm_obs.engine.wire import HELLO, FrameEncoder, Hello, decode_as, decode_outputs, decode_request
 
@@ -25,6 +26,15 @@ ROOM_BYTES = 2 << 20
 Decode = Callable[[Frames], Any]
 
 ENCODER = FrameEncoder()
+
+
+def hear_next(frames: Frames) -> Any:
+    """As a rank does that has heard the plan which this one is told by."""
+    reader = PlanReader()
+    reader.heard(commands.ExecuteModel(1, plan()))
+    return reader.heard(commands.decode(frames))
+
+
 KINDS: dict[str, tuple[Frames, Decode]] = {
     **{name: (list(map(bytes, ENCODER.request(each))), decode_request) for name, each in REQUESTS.items()},
     **{name: (list(map(bytes, ENCODER.outputs(each))), decode_outputs) for name, each in OUTPUTS.items()},
@@ -32,6 +42,7 @@ KINDS: dict[str, tuple[Frames, Decode]] = {
         name: (list(map(bytes, commands.encode(ENCODER, each))), commands.decode)
         for name, each in COMMANDS.items()
     },
+    "execute next": (list(map(bytes, commands.encode(ENCODER, execute_next()))), hear_next),
     "hello": (
         list(map(bytes, ENCODER.frames(HELLO, Hello(0, 1, 2)))),
         lambda frames: decode_as(HELLO, Hello, frames),

@@ -37,5 +37,28 @@ def test_ranks_meet_at_the_master_port_by_the_address_that_leads_there() -> None
     assert group_over_hosts(PARALLEL, 1) == GroupSetup(1, 2, "tcp://127.0.0.1:29501", "127.0.0.1")
 
 
+@pytest.mark.parametrize(
+    ("num_shards", "num_stages", "num_hosts", "is_shared"),
+    [
+        (2, 2, 2, [True] * 4),
+        (2, 1, 2, [False] * 2),
+        (2, 3, 2, [True, True, False, False, True, True]),
+        (1, 2, 2, [True] * 2),
+    ],
+)
+def test_shards_exchange_in_memory_only_where_one_host_has_all_of_their_stage(
+    num_shards: int, num_stages: int, num_hosts: int, is_shared: list[bool]
+) -> None:
+    parallel = replace(
+        PARALLEL,
+        world_size=num_shards * num_stages,
+        tensor_parallel_size=num_shards,
+        pipeline_parallel_size=num_stages,
+        nnodes=num_hosts,
+    )
+    groups = [group_over_hosts(parallel, rank, 7) for rank in range(parallel.world_size)]
+    assert [group.sums_fd for group in groups] == [7 if shared else -1 for shared in is_shared]
+
+
 def test_synthetic_ranks_meet_nowhere() -> None:
     assert group_over_hosts(cluster_config().parallel, 1) == GroupSetup()

@@ -8,7 +8,7 @@ from default_model import default_tokenizer
 from vllm_obs.engine.structured.compiler import GrammarCompiler
 from vllm_obs.engine.structured.deep_stack import on_stack_of
 from vllm_obs.engine.structured.grammar_text import lark_grammar
-from vllm_obs.engine.structured.token_table import token_table
+from vllm_obs.engine.structured.token_table import TokenWords, token_table
 
 
 def test_what_a_call_returns_or_raises_comes_back_and_other_threads_have_their_own_size() -> None:
@@ -27,7 +27,7 @@ def test_a_stack_that_cannot_be_had_is_a_memory_error() -> None:
 
 def test_the_longest_chain_of_rules_compiles() -> None:
     rules = "".join(f"r{n}:r{n + 1}\n" for n in range(17_000))
-    compiler = GrammarCompiler(lambda: token_table(default_tokenizer(), 49_152))
+    compiler = GrammarCompiler(lambda: token_table(TokenWords.of(default_tokenizer(), 49_152), 49_152))
     try:
         matcher = compiler.compile(lark_grammar(f'start:r0\n{rules}r17000:"a"\n')).result(60)
         assert not matcher.is_error()
