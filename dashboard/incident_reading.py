@@ -122,6 +122,7 @@ def _steps(content: Row) -> None:
     )
     st.dataframe(
         {
+            "Engine": [row["engine"] for row in rows][::-1],
             "Step": [row["step"] for row in rows][::-1],
             "ms": lengths[::-1],
             "Requests": [row["num_requests"] for row in rows][::-1],

@@ -1,4 +1,4 @@
-"""The tables of a profile: operators by their own time, functions by their CPU time, and the flame graph."""
+"""The tables of a profile: operators, kernels of a device, functions by their CPU time, and the flame graph."""
 
 from typing import Any
 from urllib.parse import quote
@@ -49,6 +49,45 @@ def operator_tables(tables: list[dict[str, Any]]) -> None:
             "Of forward": st.column_config.NumberColumn(format="%.1f %%"),
         },
     )
+    kernel_table(table)
+
+
+def kernel_table(table: dict[str, Any]) -> None:
+    """What ran on the rank's device; nothing where there is none, or of a profile before there was this table."""
+    rows = table.get("kernels", [])[:MAX_ROWS]
+    if not rows:
+        return
+    st.markdown(
+        f"On the device: {seconds(table['device_seconds'])} of kernels and copies. "
+        f"It was busy for {seconds(table['device_busy_seconds'])} of the {seconds(table['step_seconds'])} "
+        "of the steps."
+    )
+    st.dataframe(
+        {
+            "Kernel": [row["kernel"] for row in rows],
+            "Kind": [row["kind"] for row in rows],
+            "Calls": [row["num_calls"] for row in rows],
+            "Device ms": [1e3 * row["device_seconds"] for row in rows],
+            "Mean µs": [1e6 * row["mean_seconds"] for row in rows],
+            "Of kernels": [100 * row["share_of_device"] for row in rows],
+            "TFLOP/s": [_scaled(row.get("flops_per_second"), 1e12) for row in rows],
+            "GB/s": [_scaled(row.get("bytes_per_second"), 1e9) for row in rows],
+        },
+        hide_index=True,
+        height=388,
+        key="kernels",
+        column_config={
+            "Device ms": st.column_config.NumberColumn(format="%.2f"),
+            "Mean µs": st.column_config.NumberColumn(format="%.1f"),
+            "Of kernels": st.column_config.ProgressColumn(format="%.1f %%", min_value=0, max_value=100),
+            "TFLOP/s": st.column_config.NumberColumn(format="%.1f"),
+            "GB/s": st.column_config.NumberColumn(format="%.1f"),
+        },
+    )
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit
 
 
 def sample_tables(profile: dict[str, Any]) -> None:

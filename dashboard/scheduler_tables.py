@@ -8,7 +8,7 @@ import streamlit as st
 from vllm_obs.dashboard import url_state
 from vllm_obs.dashboard.figures import count, number
 from vllm_obs.dashboard.palette import BLOCK_COLOURS, STAGE_COLOURS
-from vllm_obs.dashboard.scheduler_words import reason_words
+from vllm_obs.dashboard.scheduler_words import execution_words, reason_words
 
 Row = dict[str, Any]
 Columns = dict[str, list[Any]]
@@ -154,6 +154,7 @@ def rank_table(workers: list[Row]) -> None:
         "forward": lengths("forwarded_at", "prepared_at"),
         "wait": lengths("sample_begun_at", "forwarded_at"),
         "sample": lengths("sampled_at", "sample_begun_at"),
+        "ran": [execution_words(row) for row in rows],
     }
     length = st.column_config.NumberColumn(format="%.3f ms")
     config = dict.fromkeys(("prepare", "forward", "sample"), length) | {

@@ -34,6 +34,17 @@ LIMIT_WORDS: dict[str, str] = {
 }
 """What kept a step from taking in more → words."""
 
+EXECUTION_WORDS: dict[str, str] = {
+    "no_gpu": "eagerly: no GPU",
+    "enforce_eager": "eagerly: --enforce-eager",
+    "attention_backend": "eagerly: the attention backend has no graphs",
+    "several_ranks": "eagerly: ranks exchange within a step",
+    "capture_failed": "eagerly: no graph could be captured",
+    "prompt_tokens": "eagerly: it has prompt tokens",
+    "batch_size": "eagerly: more rows than the largest graph",
+}
+"""Why a rank ran its part of a step kernel by kernel → words."""
+
 HELP: dict[str, str] = {
     "max_num_seqs": "A higher `--max-num-seqs` lets more run at once, if there are KV blocks for them.",
     "token_budget": "A higher `--max-num-batched-tokens` takes in more prompt tokens a step; steps get longer.",
@@ -46,6 +57,15 @@ HELP: dict[str, str] = {
 def reason_words(reason: str) -> str:
     """Why, as the rest of a sentence; what a newer engine wrote stays its own word."""
     return REASON_WORDS.get(reason, reason.replace("_", " ") or "the scheduler has not looked at it yet")
+
+
+def execution_words(worker: dict[str, Any]) -> str:
+    """How a rank ran its part of a step; a run recorded long ago does not say."""
+    size, padded = worker.get("graph_size", 0), worker.get("num_padded_tokens", 0)
+    if size:
+        return f"CUDA graph of {count(size, 'row')}" + (f", {number(padded)} empty" if padded else "")
+    reason = str(worker.get("eager_reason", ""))
+    return EXECUTION_WORDS.get(reason, f"eagerly: {reason.replace('_', ' ')}" if reason else "")
 
 
 def _reason(reason: str) -> str:

@@ -1,8 +1,10 @@
 """OWN_METRICS: what only vllm-obs tells, `vllm_obs_…`."""
 
 from vllm_obs.telemetry.binding_limit import BINDING_LIMITS
+from vllm_obs.telemetry.catalogue_device import DEVICE_METRICS
 from vllm_obs.telemetry.catalogue_row import ENGINE_LABELS, Kind, Metric
 from vllm_obs.telemetry.death_cause import CAUSES
+from vllm_obs.telemetry.eager_reasons import EXECUTIONS
 from vllm_obs.telemetry.economics_catalogue import ECONOMICS_METRICS
 from vllm_obs.telemetry.invariants import LAWS
 from vllm_obs.telemetry.memory_ledger_holding import PARTS, UNACCOUNTED
@@ -36,8 +38,8 @@ PRESSURE_SOURCES = ("queue", "kv_cache", "memory", "event_loop")
 """What a server's pressure is from. A test holds them to the server's."""
 SIGNALS = ("spans", "metrics")
 MEMORY_PARTS = (*PARTS, UNACCOUNTED)
-STALL_ROLES = ("engine_core", "worker", "api_server")
-"""The kinds of process that can hold an engine up."""
+STALL_ROLES = ("engine_core", "worker", "api_server", "launcher")
+"""The kinds of process that can hold an engine, or everybody, up."""
 
 # fmt: off
 STAGE_BUCKETS = (
@@ -110,6 +112,14 @@ _STEPS = (
         "Time the engine had a step to do, or none.",
         state=("busy", "idle"),
     ),
+    _engine(
+        "forward_passes_total",
+        "counter",
+        "Forward passes, one a step and rank: as a CUDA graph, or eagerly, by why.",
+        execution=EXECUTIONS,
+    ),
+    _engine("padded_tokens_total", "counter", "Tokens that CUDA graphs computed for nothing: rows a step lacked."),
+    _engine("step_device_seconds_total", "counter", "Time that GPUs were busy with steps."),
     _engine("wasted_rows_total", "counter", "Rows computed for sequences that had left before the step answered."),
     _engine("preemptions_total", "counter", "Preemptions by what was short.", reason=PREEMPTION_REASONS),
     _engine("preempted_tokens_total", "counter", "Tokens whose keys and values preemption threw away."),
@@ -186,7 +196,7 @@ _STALLS = (
     Metric(
         "vllm_obs_stalled",
         "gauge",
-        "1 while an engine (or, without one, an API server) has work and makes no progress; role holds it up.",
+        "1 while an engine (or, without one, an API server or launcher) makes no progress; role holds it up.",
         ("engine", "role"),
         values={"role": STALL_ROLES},
         needs_stats=False,
@@ -301,5 +311,6 @@ OWN_METRICS: tuple[Metric, ...] = (
     *_INCIDENTS,
     *ECONOMICS_METRICS,
     *_PROCESSES,
+    *DEVICE_METRICS,
     *_TELEMETRY,
 )

@@ -40,18 +40,15 @@ class DDSketch:
         """How many values are in it."""
         return self.num_zeros + sum(self.bins.values())
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.observe_in(bin_of(value), value)
-
-    def observe_in(self, index: int | None, value: float) -> None:
-        """Count one value whose bin is known."""
+    def observe(self, value: float, number: int = 1) -> None:
+        """Count so many of one value."""
+        index = bin_of(value)
         if index is None:
-            self.num_zeros += 1
+            self.num_zeros += number
             return
         bins = self.bins
-        bins[index] = bins.get(index, 0) + 1
-        self.total += value
+        bins[index] = bins.get(index, 0) + number
+        self.total += value * number
         if value > self.greatest:
             self.greatest = value
         if len(bins) > MAX_BINS:

@@ -4,6 +4,7 @@ from typing import Any
 
 from vllm_obs.telemetry.cache_config import CONFIG_ENGINE, cache_config_values
 from vllm_obs.telemetry.catalogue_vllm import SLEEP_STATES
+from vllm_obs.telemetry.eager_reasons import execution_of
 from vllm_obs.telemetry.engine_levels import AWAKE, GONE, EngineFinder, EngineLevels
 from vllm_obs.telemetry.live_sequences import LiveSequence, LiveSequences
 from vllm_obs.telemetry.loop_clock import LoopClock
@@ -20,6 +21,7 @@ from vllm_obs.telemetry.records import (
     StepAnswered,
     StepFailed,
     StepPlanned,
+    WorkerStep,
 )
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.step_phases import phase_ns
@@ -136,6 +138,8 @@ class EngineMetrics:
         """All ranks have told of a step."""
         for phase, num_ns in phase_ns(step).items():
             self.series.histogram("vllm_obs_step_seconds", phase).observe(num_ns * SECONDS_PER_NS)
+        for worker in step.workers:
+            self._ran(worker)
 
     def observe_delay(self, direction: str, num_ns: int) -> None:
         """Something took so long from process to process."""
@@ -167,6 +171,14 @@ class EngineMetrics:
 
     def _parts(self) -> tuple[Any, ...]:
         return (self._levels, self.live, self._pending, self._clock)
+
+    def _ran(self, worker: WorkerStep) -> None:
+        execution = execution_of(worker.graph_size, worker.eager_reason)
+        self.series.value("vllm_obs_forward_passes_total", execution).add()
+        if worker.num_padded_tokens:
+            self.series.value("vllm_obs_padded_tokens_total").add(worker.num_padded_tokens)
+        if worker.device_ns:
+            self.series.value("vllm_obs_step_device_seconds_total").add(worker.device_ns * SECONDS_PER_NS)
 
     def _advance(self, record: StepPlanned) -> None:
         get = self.live.get

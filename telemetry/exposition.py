@@ -3,10 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.openmetrics import exposition as openmetrics
-from prometheus_client.utils import floatToGoString
-
 from vllm_obs.telemetry.catalogue_row import Metric
 from vllm_obs.telemetry.metric_series import Exemplar, Histogram, Value
 from vllm_obs.telemetry.metric_store import Family, Series
@@ -38,6 +34,10 @@ class Exposition:
 
         `now` is monotonic ns; all that was recorded before should have been applied.
         """
+        # Imported here: it brings two HTTP servers along, and an Observer is there before it is scraped.
+        from prometheus_client.exposition import choose_encoder
+        from prometheus_client.openmetrics import exposition as openmetrics
+
         self._view.refresh(now)
         encoder, content_type = choose_encoder(accept)
         is_open = encoder is openmetrics.generate_latest
@@ -123,5 +123,7 @@ def _exemplar_text(exemplar: Exemplar | None) -> str:
 def _number(number: float) -> str:
     if -LARGE < number < LARGE:
         return repr(float(number))
+    from prometheus_client.utils import floatToGoString
+
     text: str = floatToGoString(number)  # type: ignore[no-untyped-call]
     return text

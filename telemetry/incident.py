@@ -6,11 +6,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from vllm_obs.telemetry.death_watch import DeathWatch, End, SeenRing, rings_of
 from vllm_obs.telemetry.incident_backlog import IncidentBacklog, Write
-from vllm_obs.telemetry.incident_culprit import Judgement, apart, judged
+from vllm_obs.telemetry.incident_culprit import Judgement, apart, by_engine, judged
 from vllm_obs.telemetry.incident_finding import (
     FailedStep,
     Finding,
@@ -130,11 +131,12 @@ class IncidentFiler(BaseView):
 
     def _conclude(self) -> None:
         rings = list(rings_of(self._run_dir))
-        for judgement in filter(None, map(judged, apart(self._ends.values(), partial(_started_at, rings)))):
+        groups = apart(self._ends.values(), partial(_started_at, rings))
+        for judgement in filter(None, map(judged, chain.from_iterable(map(by_engine, groups)))):
             self._file_deaths(judgement, rings)
-        if self._failed:
-            failed, self._failed = self._failed, []
-            self._file(finding_of_steps(failed), rings)
+        failed, self._failed = self._failed, []
+        for engine in dict.fromkeys(step.engine for step in failed):
+            self._file(finding_of_steps([step for step in failed if step.engine == engine]), rings)
 
     def _file_deaths(self, judgement: Judgement, rings: list[SeenRing]) -> None:
         ends = (judgement.first, *judgement.others)

@@ -63,6 +63,18 @@ def apart(ends: Iterable[End], started_at: Callable[[End], int]) -> list[list[En
     return [group for group in groups if group]
 
 
+def by_engine(ends: list[End]) -> list[list[End]]:
+    """Ends at about the same time, each engine's for themselves where several engines have any.
+
+    Engines take nobody of each other along. Where whoever owned them is gone as well, all followed from that.
+    """
+    is_root_gone = any(kind_of(end.role) in _FRONTS and not end.is_recorded for end in ends)
+    groups: dict[str, list[End]] = {}
+    for end in ends:
+        groups.setdefault(engine_of_role(end.role), []).append(end)
+    return [ends] if is_root_gone or len(groups.keys() - {""}) < 2 else list(groups.values())
+
+
 def kind_of(role: str) -> str:
     """EngineCore for EngineCore_DP0; empty for what is none of ours."""
     return next((kind for kind in _OWNERS if role.startswith(kind)), "")

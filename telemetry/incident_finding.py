@@ -7,6 +7,14 @@ from typing import NamedTuple
 from vllm_obs.telemetry.death_cause import Cause, DeathCause, cause_of_end, is_lack_of_memory
 from vllm_obs.telemetry.death_watch import End, SeenRing
 from vllm_obs.telemetry.incident_culprit import Judgement
+from vllm_obs.telemetry.process_roles import (
+    API_SERVER,
+    FIRST_ENGINE,
+    LAUNCHER,
+    OF_ENGINES,
+    engine_of_role,
+    parse_role,
+)
 from vllm_obs.telemetry.records import StallBegun, StepFailed
 from vllm_obs.telemetry.ring_header import RingHeader
 from vllm_obs.telemetry.view import Source
@@ -17,6 +25,11 @@ class FailedStep(NamedTuple):
 
     source: Source
     record: StepFailed
+
+    @property
+    def engine(self) -> str:
+        """Its engine's label."""
+        return self.source.engine or FIRST_ENGINE
 
     @property
     def error_type(self) -> str:
@@ -46,6 +59,25 @@ class Finding:
     def begun_at(self) -> int:
         """When it began, which of a stall is before anybody noticed (monotonic ns)."""
         return self.stall.stuck_at if self.stall is not None else self.happened_at
+
+    @property
+    def engine(self) -> str:
+        """The label of the engine that it is about; empty where it is about all of them, or none."""
+        if self.stall is not None:
+            return self.stall.engine
+        kinds = {parse_role(end.role).kind for end in self.ends}
+        if not kinds.isdisjoint((API_SERVER, LAUNCHER)):
+            return ""
+        roles = [end.role for end in self.ends if parse_role(end.role).kind in OF_ENGINES]
+        labels = {engine_of_role(role) for role in roles} or {each.engine for each in self.failed}
+        return labels.pop() if len(labels) == 1 else ""
+
+    @property
+    def is_of_servers(self) -> bool:
+        """Whether API servers ended and nobody else: their owner saw it, and lives on, so others may serve."""
+        return bool(self.ends) and all(
+            parse_role(end.role).kind == API_SERVER and end.is_recorded for end in self.ends
+        )
 
     @property
     def ends(self) -> list[End]:

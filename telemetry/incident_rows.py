@@ -35,12 +35,14 @@ def engines_of(state: RunState) -> list[EngineState]:
     return [engines[label] for label in sorted(engines)]
 
 
-def step_rows(state: RunState, until: int) -> list[Row]:
-    """The last steps of every engine that had begun by then (monotonic ns), oldest first."""
+def step_rows(state: RunState, until: int, engine: str = "") -> list[Row]:
+    """The last steps of that engine, or of every one, that had begun by then (monotonic ns), oldest first."""
     begun_by: dict[str, list[StepFacts]] = {}
-    for engine in [*state.past_engines, *state.engines.values()]:  # of a label the last that did anything by then
-        if begun := [step for step in engine.steps if step.planned.schedule_begun_at <= until]:
-            begun_by[engine.label] = begun
+    for each in [*state.past_engines, *state.engines.values()]:  # of a label the last that did anything by then
+        if engine and each.label != engine:
+            continue
+        if begun := [step for step in each.steps if step.planned.schedule_begun_at <= until]:
+            begun_by[each.label] = begun
     return [_step_row(step) for label in sorted(begun_by) for step in begun_by[label][-MAX_STEPS:]]
 
 
@@ -62,14 +64,22 @@ def state_with_steps(observer: Observer, run_dir: Path) -> RunState:
     return reread.state
 
 
-def open_requests(state: RunState, at: int, gone: Iterable[int] = ()) -> list[SequenceLedger]:
+def open_requests(
+    state: RunState, at: int, gone: Iterable[int] = (), engine: str = "", is_of_gone: bool = False
+) -> list[SequenceLedger]:
     """The sequences that were under way at that moment, oldest first; `gone` API servers (generations) died.
 
-    One whose API server died gets no ending; whether it was open then, only that tells.
+    One whose API server died gets no ending; whether it was open then, only that tells. Of an `engine` those that
+    it had, and of the only one those on their way to it as well; `is_of_gone`: only those of the gone servers.
     """
     generations = set(gone)
+    labels = {engine, ""} if len({each.label for each in engines_of(state)}) == 1 else {engine}
     found = [
-        ledger for ledger in chain(state.sequences.values(), state.ended) if _is_open(ledger, at, generations)
+        ledger
+        for ledger in chain(state.sequences.values(), state.ended)
+        if _is_open(ledger, at, generations)
+        and (not engine or ledger.engine in labels)
+        and (not is_of_gone or ledger.api_generation in generations)
     ]
     return sorted(found, key=lambda ledger: (ledger.submitted.received_at, ledger.request_id))
 

@@ -20,6 +20,7 @@ _WAS = {
     "Z": "had ended",
     "X": "had ended",
 }
+_LOOPS = {"APIServer": "The event loop of an API server", "Launcher": "The event loop of the launcher"}
 _THEN = {
     "moved": ("moved again after {length}", " and moved again"),
     "died": ("its process ended after {length}", ", until its process ended"),
@@ -62,7 +63,7 @@ def settled(document: Mapping[str, Any], how: StallEnd, ended_at: int | None) ->
 def _sentence(document: Mapping[str, Any], stall: Mapping[str, Any], how: StallEnd, length: str) -> str:
     culprit, num_open = document["culprit"], document["requests"]["num_open"]
     engine, rank = stall.get("engine", ""), stall.get("rank", -1)
-    who = f"Engine {engine}" if engine else "The event loop of an API server"
+    who = f"Engine {engine}" if engine else _LOOPS.get(culprit["role"].partition("_")[0], "An event loop")
     which = f"{culprit['role']} ({f'rank {rank}, ' if rank >= 0 else ''}pid {culprit['pid']})"
     was = _WAS.get(stall.get("process_state", ""), "did not get on")
     where = f", last seen {stall.get('activity', 'unknown')} in step {stall.get('step', 0)}" if engine else ""

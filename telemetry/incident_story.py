@@ -70,11 +70,11 @@ def tell(finding: Finding, scene: Scene) -> Story:
     """Everything about an incident."""
     state, at = scene.observer.state, finding.happened_at
     gone = {process.generation for end in finding.ends if (process := state.processes.get(*end.key)) is not None}
-    ledgers = open_requests(state, at, gone)
+    ledgers = open_requests(state, at, gone, finding.engine, finding.is_of_servers)
     requests = list(request_rows(state, ledgers, at))
     # What an engine still did before it followed belongs to it.
     until = max([at, *(end.ended_at for end in finding.ends)])
-    steps = step_rows(state_with_steps(scene.observer, scene.run_dir), until)
+    steps = step_rows(state_with_steps(scene.observer, scene.run_dir), until, finding.engine)
     files = {"steps.jsonl": _lines(steps), "requests.jsonl": _lines(requests)}
     files["processes.json"] = _json(process_rows(state.processes, finding, scene.rings, scene.memory_of))
     files |= _stack_files(finding) | _log_files(scene)
@@ -113,6 +113,7 @@ def _document(finding: Finding, scene: Scene, ledgers: list[SequenceLedger]) -> 
         "name": f"{moment}-{finding.cause}-{finding.role}",
         "run": scene.observer.run,
         "cause": finding.cause,
+        "engine": finding.engine,
         "says": sentence(finding, header, len(ledgers)),
         "happened": {"monotonic_at": finding.happened_at, "wall_at": wall_at},
         "ended": None,

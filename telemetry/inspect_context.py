@@ -8,6 +8,7 @@ import orjson
 from starlette.responses import JSONResponse
 
 from vllm_obs.telemetry.cache_trend import CacheTrend
+from vllm_obs.telemetry.device_reader import DeviceReader
 from vllm_obs.telemetry.economics import Economics
 from vllm_obs.telemetry.incident_log import IncidentLog
 from vllm_obs.telemetry.incident_shelf import IncidentShelf
@@ -73,6 +74,8 @@ class InspectContext:
     memory: MemoryLedger = field(default_factory=MemoryLedger)
     refresh_memory: Callable[[], Awaitable[None]] = _nothing
     """Looks at the memory of every live process, without holding up the loop."""
+    devices: DeviceReader | None = None
+    """None of a recording: figures of GPUs are not recorded."""
     incidents: IncidentLog | None = None
     shelf: IncidentShelf | None = None
     """None of a recording that belongs to no incident's folder."""

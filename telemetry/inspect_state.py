@@ -10,7 +10,14 @@ from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.rate_windows import end_of_second
 from vllm_obs.telemetry.records import EngineRestarted, ProcessStarted
-from vllm_obs.telemetry.run_health import DEATH_SECONDS, Health, deaths_of, health_of, with_incident
+from vllm_obs.telemetry.run_health import (
+    DEATH_SECONDS,
+    Health,
+    deaths_of,
+    given_up_engines,
+    health_of,
+    with_incident,
+)
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.under_way import under_way_view
 from vllm_obs.telemetry.waiting_line import WaitingLine
@@ -18,7 +25,9 @@ from vllm_obs.telemetry.waiting_line import WaitingLine
 MAX_WAITING_SHOWN = 20
 MAX_RESTARTS_SHOWN = 8
 DEAD = "dead"
-"""The state of an engine whose process is gone; the others are its own words."""
+"""The state of an engine whose process is gone; the others are its own words, but for one that is given up."""
+GIVEN_UP = "given up"
+"""It died too often: none is started in its place for now."""
 PLAN_LEVELS = ("num_running", "num_waiting", "num_active_blocks", "num_cached_blocks", "num_free_blocks")
 """What a plan saw: of an engine that has died since, how it was."""
 NS = 1e9
@@ -110,7 +119,7 @@ def engine_view(observer: Observer, engine: EngineState, now: int, rates_at: int
     last_at = answered.updated_at if answered else None
     return {
         "engine": engine.label,
-        "state": DEAD if engine.is_gone else engine.state,
+        "state": _word(observer, engine),
         "num_running": engine.num_running,
         "num_waiting": engine.num_waiting,
         "last_step": engine.steps.last.step if engine.steps.last else 0,
@@ -122,6 +131,12 @@ def engine_view(observer: Observer, engine: EngineState, now: int, rates_at: int
         "blocks": _blocks_of(engine),
         "loop": observer.rates.loop_shares(rates_at, engine.label),
     }
+
+
+def _word(observer: Observer, engine: EngineState) -> str:
+    if not engine.is_gone:
+        return engine.state
+    return GIVEN_UP if engine.label in given_up_engines(observer) else DEAD
 
 
 def _blocks_of(engine: EngineState) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from vllm_obs.telemetry.binding_limit import binding_limit
+from vllm_obs.telemetry.eager_reasons import execution_of
 from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.floor import worker_ns
 from vllm_obs.telemetry.inspect_context import InspectError
@@ -39,6 +40,8 @@ COLUMNS: dict[str, StepNumber] = {
     "num_free_blocks": lambda step: step.planned.num_free_blocks,
     "num_cached_blocks": lambda step: step.planned.num_cached_blocks,
     "num_active_blocks": lambda step: step.planned.num_active_blocks,
+    "execution": lambda step: execution_of_step(step),
+    "num_padded_tokens": lambda step: sum(worker.num_padded_tokens for worker in step.workers),
     "error": lambda step: step.failed.error if step.failed else "",
     "ranks": lambda step: [_rank_times(step, index) for index in range(len(step.workers))],
 }
@@ -112,6 +115,13 @@ def engine_of(state: RunState, label: str) -> EngineState:
 def floor_ratio(step: StepFacts) -> float | None:
     """The workers' time over the least that as much work was seen to take; None while that is not known."""
     return worker_ns(step.workers) / (1e9 * step.floor_seconds) if step.floor_seconds else None
+
+
+def execution_of_step(step: StepFacts) -> str:
+    """How its ranks ran it: `graph`, or why eagerly; that of the first rank that told, empty before."""
+    if not step.workers:
+        return ""
+    return execution_of(step.workers[0].graph_size, step.workers[0].eager_reason)
 
 
 def _rank_times(step: StepFacts, index: int) -> list[int]:

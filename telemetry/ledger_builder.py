@@ -83,8 +83,8 @@ class LedgerBuilder:
     def answered(self, record: StepAnswered) -> None:
         """A step gave its tokens."""
         self._check_level(record.step, record.updated_at)
-        at = record.sampled_at
-        find, tell = self.roster.ledgers.get, self._book.tokens
+        at, find = record.sampled_at, self.roster.ledgers.get
+        by_gap: dict[int, list[SequenceLedger]] = {}
         for request_id, num_tokens in zip(record.request_ids, record.num_new_tokens, strict=False):
             ledger = find(request_id)
             if ledger is None:
@@ -93,15 +93,21 @@ class LedgerBuilder:
                 self._begin_decode(ledger, at)
             if not num_tokens or ledger.is_closed:
                 continue
-            gap_ns = at - ledger.last_token_at if ledger.last_token_at else None
-            if gap_ns is None:
+            if ledger.last_token_at:
+                gap_ns = at - ledger.last_token_at
+                if gap_ns in by_gap:
+                    by_gap[gap_ns].append(ledger)
+                else:
+                    by_gap[gap_ns] = [ledger]
+            else:
                 ledger.first_token_at = at
+                self._book.first_token(ledger, at)
             ledger.last_token_at = at
             ledger.num_output_tokens += num_tokens
-            tell(ledger, gap_ns, at)
-            if num_tokens > 1:
-                for _ in range(num_tokens - 1):
-                    tell(ledger, 0, at)
+            for _ in range(num_tokens - 1):
+                by_gap.setdefault(0, []).append(ledger)
+        for gap_ns, ledgers in by_gap.items():
+            self._book.tokens(ledgers, gap_ns, at)
         self._over(record.step, at)
 
     def failed(self, record: StepFailed) -> None:

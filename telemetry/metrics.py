@@ -1,6 +1,6 @@
 """MetricsView: every metric of the catalogue, fed from the facts as they are applied."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from vllm_obs.telemetry.catalogue import CATALOGUE
@@ -106,9 +106,13 @@ class MetricsView(BaseView):
         if handle is not None:
             handle(source, record)
 
-    def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
-        """Count a token."""
-        self._sequences.token(self._engine(ledger.engine).series, ledger, gap_ns, sampled_at)
+    def first_token(self, ledger: SequenceLedger, sampled_at: int) -> None:
+        """Count a sequence's first token."""
+        self._sequences.first_token(self._engine(ledger.engine).series, ledger, sampled_at)
+
+    def tokens(self, ledgers: Sequence[SequenceLedger], gap_ns: int, sampled_at: int) -> None:
+        """Count a token for each of these."""
+        self._sequences.tokens(self._engine(ledgers[0].engine).series, len(ledgers), gap_ns, sampled_at)
 
     def sequence_closed(self, ledger: SequenceLedger) -> None:
         """Count a sequence. The core may run it still, if its client left during a long step."""

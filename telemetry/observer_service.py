@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 
+from vllm_obs.telemetry.device_metrics import DeviceMetrics
+from vllm_obs.telemetry.device_reader import DeviceReader
 from vllm_obs.telemetry.incident import IncidentFiler, open_filer
 from vllm_obs.telemetry.incident_shelf import IncidentShelf
 from vllm_obs.telemetry.inspect_app import build_inspect_app
@@ -63,6 +65,8 @@ class ObserverService:
         observer.add_views([self.memory])
         self._looks = MemoryLooks(self.memory, lambda record: self.recorder.record(record))
         self._memory_metrics = MemoryMetrics(self.views.metrics.store, self.memory)
+        self.devices = DeviceReader()
+        self._device_metrics = DeviceMetrics(self.views.metrics.store, self.devices)
         self._loop = ObserverLoop(observer, self._upkeep, [self._judge, self._tell])
         stall_log = StallLog()
         observer.add_views([stall_log])
@@ -96,6 +100,8 @@ class ObserverService:
 
     async def run(self) -> None:
         """Drain and tell until `end`."""
+        if self.observer.is_live:
+            self.devices.start()
         try:
             await self._loop.run()
         finally:
@@ -107,6 +113,7 @@ class ObserverService:
         """Send what the exporters still hold (in a thread, with a deadline) and let go of everything."""
         await self.profiles.close()
         await self._looks.close()
+        await asyncio.to_thread(self.devices.close)
         await asyncio.to_thread(self.views.close, self.observer.now())
         if self.watchdog is not None:
             await self.watchdog.close()
@@ -133,6 +140,7 @@ class ObserverService:
             watchdog=self.watchdog,
             memory=self.memory,
             refresh_memory=self._refresh_memory,
+            devices=self.devices if self.observer.is_live else None,
             incidents=self.views.incidents,
             shelf=IncidentShelf(self.config.run_dir) if self.observer.is_live else None,
         )
@@ -167,6 +175,7 @@ class ObserverService:
 
     def _render(self, accept: str) -> tuple[bytes, str]:
         self._memory_metrics.refresh(self._live())
+        self._device_metrics.refresh(self.observer.now())
         rendered = self.views.render(accept)
         # What has been shown is kept, so that no counter goes back if this process is killed now.
         self._save()

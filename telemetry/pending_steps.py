@@ -19,6 +19,8 @@ class PendingStep:
     @property
     def num_used_tokens(self) -> int:
         """Tokens of the rows whose results are used."""
+        if not self.dropped:
+            return sum(self.planned.num_scheduled_tokens)
         return sum(num_tokens for _, _, num_tokens in self.used_rows())
 
     def used_rows(self) -> Iterator[tuple[str, int, int]]:

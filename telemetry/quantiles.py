@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from vllm_obs.telemetry.ddsketch import DDSketch, bin_of
+from vllm_obs.telemetry.ddsketch import DDSketch
 
 MEASURES = ("ttft", "itl", "e2e", "queue", "prefill", "decode", "time_per_output_token", "step")
 """What is measured, all in seconds."""
@@ -48,15 +48,11 @@ class Track:
         self._newest = DDSketch()
         self._newest_ends_at = 0
 
-    def observe(self, seconds: float, moment: int) -> None:
-        """Count a value at its moment (monotonic ns); one that comes late is counted with the newest."""
-        self.observe_in(bin_of(seconds), seconds, moment)
-
-    def observe_in(self, index: int | None, seconds: float, moment: int) -> None:
-        """Count a value whose bin is known."""
+    def observe(self, seconds: float, moment: int, number: int = 1) -> None:
+        """Count so many of a value at their moment (monotonic ns); what comes late is counted with the newest."""
         if moment >= self._newest_ends_at:
             self._begin(moment // SLICE_NS)
-        self._newest.observe_in(index, seconds)
+        self._newest.observe(seconds, number)
 
     def run(self) -> DDSketch:
         """All that was ever counted."""

@@ -58,11 +58,10 @@ class RateWindows(BaseView):
         if ledger.http is None:
             self._admit(ledger.submitted.http_id)
 
-    def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
+    def first_token(self, ledger: SequenceLedger, sampled_at: int) -> None:
         """Count the prompt that a first token was computed for; tokens themselves are counted by the step."""
-        if gap_ns is None:
-            num_computed = ledger.submitted.num_prompt_tokens - ledger.num_cached_tokens
-            self._add(sampled_at, "prompt_tokens", max(0, num_computed))
+        num_computed = ledger.submitted.num_prompt_tokens - ledger.num_cached_tokens
+        self._add(sampled_at, "prompt_tokens", max(0, num_computed))
 
     def sequence_closed(self, ledger: SequenceLedger) -> None:
         """Count an ending."""

@@ -43,6 +43,7 @@ KINDS: dict[type[Record], int] = {
     records.IncidentFiled: 30,
     records.WorkerLimits: 31,
     records.EngineRestarted: 32,
+    records.EngineGivenUp: 33,
 }
 """The number of each kind of record. Numbers are in ring files: below 128, never reused, never changed."""
 

@@ -14,6 +14,7 @@ from vllm_obs.telemetry.records_observer import (
     TelemetrySet,
 )
 from vllm_obs.telemetry.records_process import (
+    EngineGivenUp,
     EngineRestarted,
     FrameDropped,
     GarbageSampled,
@@ -50,7 +51,9 @@ __all__ = [
     "BlocksCached",
     "BlocksChanged",
     "BlocksKeyframe",
+    "EagerReason",
     "EngineDescribed",
+    "EngineGivenUp",
     "EngineRestarted",
     "EngineStateChanged",
     "FrameDropped",
@@ -86,6 +89,18 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 
+EagerReason = Literal[
+    "",
+    "no_gpu",
+    "enforce_eager",
+    "attention_backend",
+    "several_ranks",
+    "capture_failed",
+    "prompt_tokens",
+    "batch_size",
+]
+"""Why a step did not run as a captured CUDA graph; empty where it did."""
+
 WaitReason = Literal[
     "max_num_seqs",
     "token_budget",
@@ -106,6 +121,7 @@ Record = (
     | ProcessReady
     | ProcessExited
     | EngineRestarted
+    | EngineGivenUp
     | EngineDescribed
     | EngineStateChanged
     | RequestSubmitted

@@ -44,7 +44,7 @@ class ProfileEnded(NamedTuple):
 
 
 class StallBegun(NamedTuple):
-    """Observer: an engine has work and has not moved since `stuck_at`.
+    """Observer: an engine has work and has not moved since `stuck_at`; without one an API server or the launcher.
 
     `role` and `pid` are the process that holds it up (`rank` is -1 where it is no worker), `activity` what that
     process says it does, in step `step`; `process_state` is the kernel's letter for it (T is stopped).

@@ -63,6 +63,17 @@ class EngineRestarted(NamedTuple):
     ready_at: int
 
 
+class EngineGivenUp(NamedTuple):
+    """API server or launcher: an engine has died too often, and none is started in its place while others serve.
+
+    After `rest_seconds` it is tried again; 0 where it never is.
+    """
+
+    engine: str
+    rest_seconds: float
+    given_up_at: int
+
+
 class MemorySampled(NamedTuple):
     """A process: what its memory holds at the end of a part of its start, or when it was asked (`phase` empty).
 

@@ -95,6 +95,8 @@ class WorkerStep(NamedTuple):
     """Worker: the parts of one step on one rank, which is stage times shards a stage plus shard.
 
     `exchange_ns` of its forward pass and sampling went by in exchanges with other ranks, most of it in waiting.
+    It ran as a CUDA graph of `graph_size` rows, `num_padded_tokens` of them for nothing, or eagerly (0, 0), for
+    `eager_reason` (records.EagerReason). `device_ns` a GPU was busy with steps before, as is known only later.
     """
 
     step: int
@@ -107,6 +109,10 @@ class WorkerStep(NamedTuple):
     num_tokens: int
     num_rows: int
     exchange_ns: int = 0
+    graph_size: int = 0
+    num_padded_tokens: int = 0
+    eager_reason: str = "no_gpu"
+    device_ns: int = 0
 
 
 class WorkerLimits(NamedTuple):

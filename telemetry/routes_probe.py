@@ -22,7 +22,7 @@ Phase = Literal["loading", "ready", "stalled", "broken", "restarting", "draining
 _SAYS: dict[Phase, str] = {
     "loading": "the model is being loaded",
     "ready": "requests are let in",
-    "stalled": "every engine, or every API server, has work and makes no progress",
+    "stalled": "every engine, every API server or their launcher does not get on",
     "broken": "the model gave no usable probabilities several times in a row",
     "restarting": "the engine died and another is being started",
     "draining": "the server is shutting down",
@@ -62,7 +62,7 @@ def probe_router(context: InspectContext) -> APIRouter:
 def phase_of(looks: Sequence[ProcessLook], is_stalled: bool) -> Phase:
     """How a server is whose live processes look like this: of several API servers the best that one of them does.
 
-    `is_stalled` says that none of them, or no engine, makes progress.
+    `is_stalled` says that none of them, no engine, or not their launcher makes progress.
     """
     launchers = [look.activity for look in looks if look.role.startswith(LAUNCHER)]
     phases = {_PHASES.get(look.activity, "loading") for look in looks if look.role.startswith(API_SERVER)}
@@ -80,16 +80,21 @@ def phase_of(looks: Sequence[ProcessLook], is_stalled: bool) -> Phase:
 
 
 def is_all_stalled(looks: Iterable[ProcessLook], stalls: Iterable[StallBegun]) -> bool:
-    """Whether all engines, or all API servers, of those that live stand still: one that moves goes on serving."""
-    engines, servers = set[str](), set[str]()
+    """Whether all engines, or all API servers, of those that live stand still: one that moves goes on serving.
+
+    Or their launcher does: what comes now goes to nobody.
+    """
+    engines, servers, launchers = set[str](), set[str](), set[str]()
     for look in looks:
         if look.role.startswith(CORE):
             engines.add(engine_of_role(look.role))
         elif look.role.startswith(API_SERVER):
             servers.add(look.role)
+        elif look.role.startswith(LAUNCHER):
+            launchers.add(look.role)
     standing = list(stalls)
     still, silent = {stall.engine for stall in standing if stall.engine}, {stall.role for stall in standing}
-    return bool(standing) and (engines <= still or servers <= silent)
+    return bool(standing) and (engines <= still or servers <= silent or not launchers.isdisjoint(silent))
 
 
 def _answer(watchdog: Watchdog | None, failing: Sequence[Phase]) -> Response:

@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from vllm_obs.telemetry.device_view import devices_view
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext
 from vllm_obs.telemetry.inspect_edges import edges_view
 from vllm_obs.telemetry.inspect_processes import processes_view
@@ -26,6 +27,10 @@ def process_router(context: InspectContext) -> APIRouter:
     @router.get("/inspect/edges", summary="What is on its way between processes, and how long it takes")
     async def edges() -> Response:
         return Answer(edges_view(observer.state, observer.now()))
+
+    @router.get("/inspect/devices", summary="The GPUs: use, memory, power, clocks, and what holds them down")
+    async def devices() -> Response:
+        return Answer(devices_view(context.devices, observer.now()))
 
     return router
 

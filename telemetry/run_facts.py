@@ -18,6 +18,7 @@ from vllm_obs.telemetry.recording_file import (
 )
 from vllm_obs.telemetry.records import (
     EngineDescribed,
+    EngineGivenUp,
     EngineRestarted,
     EngineStateChanged,
     MemorySampled,
@@ -40,6 +41,7 @@ KINDS = (
     ProcessReady,
     ProcessExited,
     EngineDescribed,
+    EngineGivenUp,
     EngineRestarted,
     EngineStateChanged,
     TelemetrySet,
@@ -136,6 +138,8 @@ def _key(fact: PinnedFact) -> tuple[object, ...]:
         parts = (record.rank,)
     elif isinstance(record, EngineRestarted):
         parts = (record.engine, record.generation)
+    elif isinstance(record, EngineGivenUp):
+        parts = (record.engine, record.given_up_at)
     elif isinstance(record, ProcessStarted | ProcessReady | ProcessExited):
         parts = (record.role, record.pid)
     return (type(record), source.generation, *parts)

@@ -2,7 +2,7 @@
 
 import contextlib
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.process_table import ProcessFacts
-from vllm_obs.telemetry.records import IncidentFiled, StallBegun
+from vllm_obs.telemetry.records import EngineGivenUp, EngineRestarted, IncidentFiled, StallBegun
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_reader import RingReader
 from vllm_obs.telemetry.run_snapshot import AWAKE
@@ -66,7 +66,8 @@ def health_of(
     if stalls:
         return Health("stalled", " ".join(_stall(stall, now) for stall in stalls))
     if down := engines_down(state):
-        return Health("degraded", f"{_down(state, down)} {_counts(state)} {deaths}".strip())
+        words = _down(state, down, given_up_engines(observer))
+        return Health("degraded", f"{words} {_counts(state)} {deaths}".strip())
     if Activity.BROKEN in activities and Activity.SERVING not in activities:
         says = f"The model gave no numbers in its last answers: no request is let in. {_counts(state)}"
         return Health("broken", says)
@@ -100,6 +101,23 @@ def engines_down(state: RunState) -> list[str]:
     return sorted(label for label, process in found.items() if process is None or not process.was_told)
 
 
+def given_up_engines(observer: Observer) -> dict[str, EngineGivenUp]:
+    """The engines that nobody starts again for now, by label: they have died too often."""
+    found: dict[str, EngineGivenUp] = {}
+    for _, record in observer.facts:
+        if isinstance(record, EngineGivenUp):
+            found[record.engine] = record
+        elif isinstance(record, EngineRestarted):
+            found.pop(record.engine, None)
+    return found
+
+
+def rest_words(given_up: EngineGivenUp) -> str:
+    """When it is tried again."""
+    seconds = given_up.rest_seconds
+    return f"it is tried again {seconds / 60:g} minutes after that" if seconds else "it is not tried again"
+
+
 def server_activities(run_dir: Path) -> set[Activity]:
     """What the API servers that live do, as their rings' headers say."""
     found: set[Activity] = set()
@@ -122,10 +140,14 @@ def _moving(state: RunState) -> Health:
     return Health("ok", _counts(state))
 
 
-def _down(state: RunState, down: Sequence[str]) -> str:
-    """Which engines are gone and how many go on."""
+def _down(state: RunState, down: Sequence[str], given_up: Mapping[str, EngineGivenUp]) -> str:
+    """Which engines are gone, which of them for longer, and how many go on."""
     names = f"Engine {down[0]} is" if len(down) == 1 else f"Engines {', '.join(down)} are"
-    return f"{names} gone, and {len(state.engines)} of {len(state.engines) + len(down)} go on."
+    words = f"{names} gone, and {len(state.engines)} of {len(state.engines) + len(down)} go on."
+    for label in down:
+        if label in given_up:
+            words += f" Engine {label} has died too often and is given up: {rest_words(given_up[label])}."
+    return words
 
 
 def _counts(state: RunState) -> str:

@@ -47,6 +47,8 @@ class EngineSnapshot:
     last_planned: StepPlanned | None
     last_answered: StepAnswered | None
     open_steps: list[StepFacts]
+    doubtful_until: int = 0
+    """Of the open steps those up to this one may have lost their answers."""
 
 
 @dataclass(slots=True)
@@ -110,6 +112,7 @@ def snapshot_engine(engine: "EngineState") -> EngineSnapshot:
         last_planned=engine.last_planned,
         last_answered=engine.last_answered,
         open_steps=list(engine.open_steps.values()),
+        doubtful_until=max((step for step in engine.open_steps if step <= engine.steps.doubtful_until), default=0),
     )
 
 
@@ -126,6 +129,7 @@ def restore_engine(engine: "EngineState", snapshot: EngineSnapshot, book: "Seque
     for facts in snapshot.open_steps:
         engine.steps.add(facts)
         engine.open_steps[facts.step] = facts
+    engine.steps.doubtful_until = snapshot.doubtful_until
     builder = engine.builder
     builder.answered_step, builder.over_at = snapshot.answered_step, snapshot.over_at
     builder.is_after_loss = snapshot.is_after_loss

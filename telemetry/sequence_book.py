@@ -76,11 +76,23 @@ class SequenceBook:
             self._tell_held(orphan)
             self._close_if_over(orphan)
 
-    def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
-        """A token of a sequence; an orphan's are told to the views when it has been submitted."""
-        if not ledger.is_orphan:
-            self._view.tokens(ledger, gap_ns, sampled_at)
-            return
+    def first_token(self, ledger: SequenceLedger, sampled_at: int) -> None:
+        """A sequence has its first token; an orphan's tokens are told to the views when it has been submitted."""
+        if ledger.is_orphan:
+            self._hold(ledger, None, sampled_at)
+        else:
+            self._view.first_token(ledger, sampled_at)
+
+    def tokens(self, ledgers: list[SequenceLedger], gap_ns: int, sampled_at: int) -> None:
+        """Another token for each of these, all so long after the one before."""
+        if orphans := [ledger for ledger in ledgers if ledger.is_orphan]:
+            for orphan in orphans:
+                self._hold(orphan, gap_ns, sampled_at)
+            ledgers = [ledger for ledger in ledgers if not ledger.is_orphan]
+        if ledgers:
+            self._view.tokens(ledgers, gap_ns, sampled_at)
+
+    def _hold(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
         held = self._held.setdefault(ledger.request_id, [])
         if len(held) < MAX_HELD_TOKENS:
             held.append((gap_ns, sampled_at))
@@ -279,7 +291,10 @@ class SequenceBook:
 
     def _tell_held(self, ledger: SequenceLedger) -> None:
         for gap_ns, sampled_at in self._held.pop(ledger.request_id, ()):
-            self._view.tokens(ledger, gap_ns, sampled_at)
+            if gap_ns is None:
+                self._view.first_token(ledger, sampled_at)
+            else:
+                self._view.tokens([ledger], gap_ns, sampled_at)
 
     def _drop_lost_orphans(self, now: int) -> None:
         for ledger in list(self.orphans.values()):

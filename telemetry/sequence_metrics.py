@@ -34,16 +34,15 @@ class SequenceMetrics:
         self._groups = SequenceGroups()
         self._tokens: dict[str, TokenMetrics] = {}
 
-    def token(self, series: EngineSeries, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
-        """One new token, kept by the engine."""
+    def tokens(self, series: EngineSeries, num_tokens: int, gap_ns: int, sampled_at: int) -> None:
+        """One more token for each of so many sequences, so long after the one before."""
+        self._tokens_of(series).next(num_tokens, gap_ns, sampled_at)
+
+    def _tokens_of(self, series: EngineSeries) -> TokenMetrics:
         tokens = self._tokens.get(series.engine)
         if tokens is None:
             tokens = self._tokens[series.engine] = TokenMetrics(series, self._quantiles)
-        if gap_ns is None:
-            tokens.first()
-            self._first_token(series, ledger, sampled_at)
-        else:
-            tokens.next(gap_ns, sampled_at)
+        return tokens
 
     def closed(self, series: EngineSeries, ledger: SequenceLedger) -> None:
         """A sequence is over. Without an ending (its API server died) it counts as an error and no more."""
@@ -64,7 +63,9 @@ class SequenceMetrics:
         """Go on from a `state`. TypeError or ValueError if it is none."""
         self._groups.restore(state)
 
-    def _first_token(self, series: EngineSeries, ledger: SequenceLedger, sampled_at: int) -> None:
+    def first_token(self, series: EngineSeries, ledger: SequenceLedger, sampled_at: int) -> None:
+        """A sequence's first token, kept by the engine."""
+        self._tokens_of(series).first()
         submitted = ledger.submitted
         seconds = (sampled_at - submitted.received_at) * SECONDS_PER_NS
         exemplar = self._clock.exemplar(submitted.trace_parent, seconds, sampled_at)

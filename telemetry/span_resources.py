@@ -2,18 +2,13 @@
 
 from collections import OrderedDict
 
-from opentelemetry.sdk.resources import (
-    SERVICE_INSTANCE_ID,
-    SERVICE_NAME,
-    SERVICE_VERSION,
-    OTELResourceDetector,
-    Resource,
-)
-
 from vllm_obs.telemetry import span_names
 from vllm_obs.telemetry.otlp_encoding import encode_resource
 from vllm_obs.telemetry.span import Process, Value
 
+SERVICE_NAME = "service.name"
+SERVICE_VERSION = "service.version"
+SERVICE_INSTANCE_ID = "service.instance.id"
 DEFAULT_SERVICE = "vllm-obs"
 MAX_PROCESSES = 256
 
@@ -27,6 +22,9 @@ class SpanResources:
     def __init__(self, run: str, version: str = "") -> None:
         self.run = run
         self.version = version
+        # Imported here: the SDK costs only who exports.
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
         from_environment = OTELResourceDetector().detect().attributes
         self._given = dict(Resource.create({SERVICE_NAME: DEFAULT_SERVICE, **from_environment}).attributes)
         # Where the environment gives none, the SDK draws one at random.

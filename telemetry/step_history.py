@@ -89,7 +89,8 @@ class StepHistory:
         self._num_rows = 0
         self._steps: deque[StepFacts] = deque()
         self._by_number: dict[int, StepFacts] = {}
-        self._doubtful_until = 0
+        self.doubtful_until = 0
+        """Steps up to this one that have no answer may have lost it."""
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -133,7 +134,7 @@ class StepHistory:
         found: list[StepSpan] = []
         open_until = ended_at
         for facts in reversed(self._steps):
-            if not facts.is_over and facts.step <= self._doubtful_until:
+            if not facts.is_over and facts.step <= self.doubtful_until:
                 continue
             until = facts.over_at if facts.is_over else open_until
             if until <= begun_at:
@@ -153,7 +154,7 @@ class StepHistory:
 
     def lost(self) -> None:
         """Records are missing from here on, perhaps the answers of steps that have none."""
-        self._doubtful_until = self.last.step if self.last is not None else 0
+        self.doubtful_until = self.last.step if self.last is not None else 0
 
     def add(self, facts: StepFacts) -> None:
         """Keep a step that was planned now; what is too old or too much goes."""

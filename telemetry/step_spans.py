@@ -7,6 +7,7 @@ root that comes last; so a link from a request opens just the step it names, and
 from collections.abc import Iterator, Mapping
 
 from vllm_obs.telemetry import span_names
+from vllm_obs.telemetry.eager_reasons import execution_of
 from vllm_obs.telemetry.records import StepPlanned, WorkerStep
 from vllm_obs.telemetry.span import MAX_LINKS, Process, Span, Value, child_id
 from vllm_obs.telemetry.step_history import StepFacts
@@ -115,6 +116,8 @@ def _attributes(facts: StepFacts, error: str) -> dict[str, Value]:
         span_names.ENGINE: facts.engine,
         "vllm_obs.num_new_tokens": sum(facts.answered.num_new_tokens) if facts.answered is not None else None,
         "vllm_obs.num_wasted_rows": facts.answered.num_wasted_rows if facts.answered is not None else None,
+        span_names.EXECUTION: _execution(facts.workers[0]) if facts.workers else None,
+        span_names.NUM_PADDED_TOKENS: sum(worker.num_padded_tokens for worker in facts.workers),
         "error.type": error.partition(":")[0][:64] if error else None,
     }
 
@@ -142,4 +145,10 @@ def _rank_attributes(worker: WorkerStep, num_shards: int) -> dict[str, Value]:
         span_names.PIPELINE_STAGE: worker.rank // num_shards if num_shards else None,
         "vllm_obs.num_tokens": worker.num_tokens,
         "vllm_obs.num_rows": worker.num_rows,
+        span_names.EXECUTION: _execution(worker),
+        span_names.NUM_PADDED_TOKENS: worker.num_padded_tokens,
     }
+
+
+def _execution(worker: WorkerStep) -> str:
+    return execution_of(worker.graph_size, worker.eager_reason)

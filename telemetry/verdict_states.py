@@ -8,7 +8,16 @@ from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.process_roles import engine_of_role
 from vllm_obs.telemetry.process_table import ProcessFacts
 from vllm_obs.telemetry.records import EngineRestarted, StallBegun
-from vllm_obs.telemetry.run_health import API_ROLE, STOPPED, Death, deaths_of, engines_down, health_of
+from vllm_obs.telemetry.run_health import (
+    API_ROLE,
+    STOPPED,
+    Death,
+    deaths_of,
+    engines_down,
+    given_up_engines,
+    health_of,
+    rest_words,
+)
 from vllm_obs.telemetry.verdict_window import Finding
 
 NS = 1e9
@@ -60,10 +69,11 @@ def _down(observer: Observer, now: int, label: str) -> Finding:
     how = f": {deaths[-1].says.removesuffix('.')}" if deaths else ""
     down, up = engines_down(observer.state), sorted(observer.state.engines)
     num_all = len(down) + len(up)
-    says = (
-        f"{len(down)} of {num_all} engines is gone{how}. The others take all requests; another is started in its "
-        "place unless it has died too often."
-    )
+    given_up = given_up_engines(observer).get(label)
+    then = "another is started in its place unless it has died too often"
+    if given_up is not None:
+        then = f"it has died too often and is given up: {rest_words(given_up)}"
+    says = f"{len(down)} of {num_all} engines is gone{how}. The others take all requests; {then}."
     finding = _severe("engine_down", says, {"num_down": float(len(down)), "num_engines": float(num_all)})
     return finding._replace(
         share=len(down) / num_all, engines=tuple(down), helps_not=("any limit: the engine is not there",)

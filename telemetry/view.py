@@ -1,6 +1,6 @@
 """The ports of the Observer's state: where records come from, what else can happen to them, and who is told."""
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import NamedTuple, Protocol
 
 from vllm_obs.telemetry.ledger import SequenceLedger
@@ -45,8 +45,11 @@ class View(Protocol):
     def record(self, source: Source, record: Record) -> None:
         """Any record, before anything is derived from it."""
 
-    def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
-        """One new token of a sequence; `gap_ns` is since its token before, None for its first."""
+    def first_token(self, ledger: SequenceLedger, sampled_at: int) -> None:
+        """A sequence has its first token."""
+
+    def tokens(self, ledgers: Sequence[SequenceLedger], gap_ns: int, sampled_at: int) -> None:
+        """Another token for each of these sequences of one engine, all so long after the one before."""
 
     def sequence_closed(self, ledger: SequenceLedger) -> None:
         """A sequence is over and its ledger final. `ledger.ended` is None if its API server died before."""
@@ -72,7 +75,10 @@ class BaseView:
     def record(self, source: Source, record: Record) -> None:
         """Take no notice."""
 
-    def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
+    def first_token(self, ledger: SequenceLedger, sampled_at: int) -> None:
+        """Take no notice."""
+
+    def tokens(self, ledgers: Sequence[SequenceLedger], gap_ns: int, sampled_at: int) -> None:
         """Take no notice."""
 
     def sequence_closed(self, ledger: SequenceLedger) -> None:

@@ -1,7 +1,7 @@
 """ViewFan: tells every view that takes notice, and lets none of them hold up the others."""
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 from vllm_obs.telemetry.ledger import SequenceLedger
@@ -34,7 +34,8 @@ class ViewFan:
         self._record: list[_RecordListener] = []
         self._by_kind: dict[type[Record], list[_TellRecord]] = {}
         """Who is told of records of each kind that has come."""
-        self._tokens: list[Callable[[SequenceLedger, int | None, int], None]] = []
+        self._first_token: list[Callable[[SequenceLedger, int], None]] = []
+        self._tokens: list[Callable[[Sequence[SequenceLedger], int, int], None]] = []
         self._sequence_closed: list[Callable[[SequenceLedger], None]] = []
         self._step_closed: list[Callable[[StepFacts], None]] = []
         self._lost: list[Callable[[Source, int], None]] = []
@@ -44,6 +45,7 @@ class ViewFan:
         kinds: Container[type[Record]] | None = getattr(view, "record_kinds", None)
         self._record += [_RecordListener(tell, kinds) for tell in _heeded(view.record, BaseView.record)]
         self._by_kind.clear()
+        self._first_token += _heeded(view.first_token, BaseView.first_token)
         self._tokens += _heeded(view.tokens, BaseView.tokens)
         self._sequence_closed += _heeded(view.sequence_closed, BaseView.sequence_closed)
         self._step_closed += _heeded(view.step_closed, BaseView.step_closed)
@@ -61,11 +63,19 @@ class ViewFan:
             except Exception:
                 self._failed(tell)
 
-    def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
-        """One new token of a sequence."""
+    def first_token(self, ledger: SequenceLedger, sampled_at: int) -> None:
+        """A sequence has its first token."""
+        for tell in self._first_token:
+            try:
+                tell(ledger, sampled_at)
+            except Exception:
+                self._failed(tell)
+
+    def tokens(self, ledgers: Sequence[SequenceLedger], gap_ns: int, sampled_at: int) -> None:
+        """Another token for each of these sequences."""
         for tell in self._tokens:
             try:
-                tell(ledger, gap_ns, sampled_at)
+                tell(ledgers, gap_ns, sampled_at)
             except Exception:
                 self._failed(tell)
 

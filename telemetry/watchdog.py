@@ -1,4 +1,4 @@
-"""Watchdog: sees within a round that an engine or API server stands still, and names the process at fault."""
+"""Watchdog: sees within a round that an engine, API server or launcher stands still, and names who is at fault."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from vllm_obs.telemetry.records import Record, StallBegun, StallEnded
 from vllm_obs.telemetry.stack_archive import StackArchive
 from vllm_obs.telemetry.stacks import take_stacks
 from vllm_obs.telemetry.watchdog_culprit import Culprit, culprit_of, says, server_culprit, work_in_words
-from vllm_obs.telemetry.watchdog_headers import API_SERVER, RunHeaders, engines_of
+from vllm_obs.telemetry.watchdog_headers import API_SERVER, LAUNCHER, RunHeaders, engines_of
 from vllm_obs.telemetry.watchdog_log import StallLog
 from vllm_obs.telemetry.watchdog_resume import still_lasts
 from vllm_obs.telemetry.watchdog_rule import EngineLook, ProcessLook, State, Track, Work, judge, judge_server
@@ -25,6 +25,8 @@ AT_REST = (Activity.WAITING, Activity.PAUSED)
 SUBMITTED = "submitted"
 STOPPED = ("T", "t")
 """The kernel's letters for a process that a signal or a debugger has stopped."""
+SERVER_STANDS = "An API server takes no requests and sends no tokens"
+LAUNCHER_STANDS = "The launcher hands out no new connections, and starts nothing again that dies"
 NS = 1e9
 
 OnStall = Callable[[StallBegun, Mapping[str, str]], None]
@@ -34,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Found(NamedTuple):
-    """What a round says of one engine, or of one API server (whose engine is empty)."""
+    """What a round says of one engine, or of an API server or a launcher (whose engine is empty)."""
 
     engine: str
     key: str
@@ -60,7 +62,7 @@ class WatchdogPorts:
 
 
 class Watchdog:
-    """Judges all engines and API servers of a live run each time it looks. Used from the Observer's event loop.
+    """Judges engines, API servers and launcher of a live run each time it looks. Used from the event loop.
 
     `record` is where StallBegun and StallEnded go. A stall is told of once: in the log, to the callbacks, and in
     RUN_DIR/stalls.
@@ -100,7 +102,7 @@ class Watchdog:
         return self._ports.headers.look()
 
     def states(self) -> dict[str, State]:
-        """How each engine (by its label) and API server (by its title) was in the last round."""
+        """How each engine (by its label), API server and launcher (by its title) was in the last round."""
         return {key: track.state for key, track in self._tracks.items()}
 
     def look(self, now: int, is_drained: bool = True) -> None:
@@ -146,7 +148,7 @@ class Watchdog:
     def _judge(self, looks: Sequence[ProcessLook], now: int, is_drained: bool) -> list[_Found]:
         engines = engines_of(looks)
         found = [self._judge_engine(engine, len(engines) == 1, is_drained, now) for engine in engines]
-        servers = [look for look in looks if look.role.startswith(API_SERVER)]
+        servers = [look for look in looks if look.role.startswith((API_SERVER, LAUNCHER))]
         return found + [self._judge_server(server, now) for server in servers]
 
     def _judge_engine(self, look: EngineLook, is_only: bool, is_drained: bool, now: int) -> _Found:
@@ -185,7 +187,8 @@ class Watchdog:
 
         def describe() -> tuple[str, Culprit]:
             culprit = server_culprit(look, self._ports.processes.state_of)
-            return says("An API server takes no requests and sends no tokens", culprit), culprit
+            stands = LAUNCHER_STANDS if look.role.startswith(LAUNCHER) else SERVER_STANDS
+            return says(stands, culprit), culprit
 
         return _Found("", look.role, track, describe)
 

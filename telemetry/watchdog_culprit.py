@@ -58,7 +58,7 @@ def culprit_of(look: EngineLook, track: Track, work: Work, state_of: StateOf) ->
 
 
 def server_culprit(look: ProcessLook, state_of: StateOf) -> Culprit:
-    """An API server whose event loop stands still."""
+    """An API server or a launcher whose event loop stands still."""
     letter = _state(look, state_of)
     words = _KERNEL_WORDS.get(letter, "is held up in one piece of work")
     return Culprit(look, letter, f"{words}; its event loop does not go round")

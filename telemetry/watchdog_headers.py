@@ -5,12 +5,20 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from vllm_obs.telemetry.open_rings import OpenRings
-from vllm_obs.telemetry.process_roles import API_SERVER, CORE, WORKER, engine_of_role, parse_role, rank_of
+from vllm_obs.telemetry.process_roles import (
+    API_SERVER,
+    CORE,
+    LAUNCHER,
+    WORKER,
+    engine_of_role,
+    parse_role,
+    rank_of,
+)
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_reader import RingReader
 from vllm_obs.telemetry.watchdog_rule import EngineLook, ProcessLook
 
-__all__ = ["API_SERVER", "CORE", "WORKER", "RunHeaders", "engines_of"]
+__all__ = ["API_SERVER", "CORE", "LAUNCHER", "WORKER", "RunHeaders", "engines_of"]
 
 
 class RunHeaders:

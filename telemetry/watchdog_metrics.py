@@ -1,4 +1,4 @@
-"""StallMetrics: which engines and API servers stand still now, and how often each kind of process held one up."""
+"""StallMetrics: which engines and servers stand still now, and how often each kind of process was at fault."""
 
 from vllm_obs.telemetry.catalogue_own import STALL_ROLES
 from vllm_obs.telemetry.metric_series import Value
@@ -6,12 +6,12 @@ from vllm_obs.telemetry.metric_store import MetricStore
 from vllm_obs.telemetry.records import Record, StallBegun, StallEnded
 from vllm_obs.telemetry.view import BaseView, Source
 
-CORE, WORKER, SERVER = STALL_ROLES
-_KINDS = {"EngineCore": CORE, "Worker": WORKER, "APIServer": SERVER}
+CORE, WORKER, SERVER, ROOT = STALL_ROLES
+_KINDS = {"EngineCore": CORE, "Worker": WORKER, "APIServer": SERVER, "Launcher": ROOT}
 
 
 class StallMetrics(BaseView):
-    """Counts as the Observer's own records come. The engine is empty where an API server stands still."""
+    """Counts as the Observer's own records come. The engine is empty where a server or launcher stands still."""
 
     record_kinds = (StallBegun, StallEnded)
 
@@ -39,8 +39,8 @@ class StallMetrics(BaseView):
 
 
 def begin_stalls(store: MetricStore, engine: str) -> None:
-    """Show an engine's series, and the API servers', before anything stands still."""
-    for label, role in ((engine, CORE), (engine, WORKER), ("", SERVER)):
+    """Show an engine's series, the API servers' and the launcher's, before anything stands still."""
+    for label, role in ((engine, CORE), (engine, WORKER), ("", SERVER), ("", ROOT)):
         store.value("vllm_obs_stalled", label, role)
         store.value("vllm_obs_stalls_total", label, role)
 

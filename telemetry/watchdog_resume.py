@@ -7,7 +7,7 @@ from vllm_obs.telemetry.watchdog_rule import ProcessLook
 
 
 def still_lasts(stall: StallBegun, looks: Iterable[ProcessLook]) -> bool:
-    """Whether the process at fault is where it was: in the same step, or for an API server not gone round.
+    """Whether the process at fault is where it was: in the same step, or for who has an event loop not gone round.
 
     One that has moved on within its step is taken to be where it was; the next look shows that it moves.
     """

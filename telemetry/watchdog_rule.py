@@ -9,7 +9,7 @@ MAX_GAP_NS = 1_000_000_000
 starved itself, and the others may have been as well."""
 
 State = Literal["alive", "long_step", "idle", "loading", "paused", "ending", "stalled"]
-"""How an engine or an API server is. In `long_step` it moves, layer by layer, in a step that takes long."""
+"""How an engine, API server or launcher is. In `long_step` it moves, layer by layer, in a step that takes long."""
 
 _BOUND_TO_REST: dict[Activity, State] = {
     Activity.UNKNOWN: "loading",
@@ -98,7 +98,7 @@ def judge(track: Track | None, look: EngineLook, work: Work, now: int, limit_ns:
 
 
 def judge_server(track: Track | None, look: ProcessLook, now: int, limit_ns: int) -> Track:
-    """How an API server is at `now`: stalled if its event loop has not gone round for `limit_ns`."""
+    """How an API server or launcher is at `now`: stalled if its event loop has not gone round for `limit_ns`."""
     rest: State | Literal[""] = "" if look.activity in (Activity.SERVING, Activity.BROKEN) else "loading"
     if look.activity is Activity.STOPPING:
         rest = "ending"

@@ -1,10 +1,11 @@
-"""The processes page: who runs and what lies between, stacks, telemetry's health, the start, and memory."""
+"""The processes page: who runs and what lies between, stacks, telemetry's health, the start, memory, and GPUs."""
 
 import time
 
 import streamlit as st
 
 from vllm_obs.dashboard import url_state
+from vllm_obs.dashboard.device_table import device_panel
 from vllm_obs.dashboard.frame import note_trouble, panel, teach
 from vllm_obs.dashboard.memory_panel import memory_panel
 from vllm_obs.dashboard.process_health import health_panel
@@ -44,3 +45,4 @@ def render() -> None:
     panel(startup_panel, STARTUP_SECONDS)
     st.markdown("#### Memory")
     panel(memory_panel, MEMORY_SECONDS)
+    panel(device_panel)

@@ -77,6 +77,18 @@ def test_what_is_beyond_the_rows_is_summed() -> None:
     assert any(line.startswith("  (2 more)") and line.endswith("40.0") for line in lines)
 
 
+def test_kernels_of_a_device_are_told_after_the_operators() -> None:
+    kernel = {"kernel": "paged_attention_kernel", "kind": "triton", "num_calls": 30, "device_seconds": 0.01,
+              "mean_seconds": 0.0003, "share_of_device": 0.25}  # fmt: skip
+    device = {"step_seconds": 0.05, "device_seconds": 0.04, "device_busy_seconds": 0.035}
+    many = TABLE | device | {"kernels": [kernel] * (NUM_ROWS + 1)}
+    lines = profile_words(PROFILE | {"operators": [many]}, None)
+    assert any("it was busy for 0.035 s of the 0.050 s of the steps." in line for line in lines)
+    row = "  paged_attention_kernel                 triton         30       10.0      300.0  25.0 %"
+    assert lines.count(row) == NUM_ROWS
+    assert any(line.startswith("  (1 more)") and line.endswith(" 10.0") for line in lines)
+
+
 def test_nothing_ran_is_said_friendly() -> None:
     lines = profile_words(PROFILE | {"operators": [TABLE | {"num_steps": 0}]}, Path("/copy"))
     assert lines[0] == "Worker_TP0: no step ran meanwhile; profile again while requests are served."

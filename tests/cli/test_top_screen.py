@@ -164,6 +164,13 @@ def test_deaths_are_told_of_and_dead_engines_stay() -> None:
     assert lines[3] == "  at its last step: 4 running, 1 waiting; blocks: 34 active, 6 cached, 216 free"
 
 
+def test_an_engine_that_is_given_up_says_so() -> None:
+    look = look_of([])
+    look.state["engines"][0]["state"] = "given up"
+    lines = screen(look, Frame(URL, 80, 23))
+    assert f"{RED}engine 0  0 running  0 waiting  step 12345  given up\x1b[0m" in lines
+
+
 def test_a_long_step_is_told_of_before_it_is_a_stall() -> None:
     look = look_of([request(1)])
     look.state["engines"][0]["last_step_age_seconds"] = 7.5

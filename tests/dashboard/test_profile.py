@@ -71,6 +71,36 @@ def test_newest_profile_is_open_with_its_table_and_files() -> None:
     assert list(table["Of forward"]) == [50.0]
 
 
+KERNELS = {
+    "step_seconds": 0.05,
+    "device_seconds": 0.04,
+    "device_busy_seconds": 0.035,
+    "kernels": [
+        {"kernel": "nvjet_tst_128x64", "kind": "cuda", "num_calls": 60, "device_seconds": 0.03,
+         "mean_seconds": 0.0005, "share_of_device": 0.75, "flops": 3 * 10**12, "flops_per_second": 1e14},
+        {"kernel": "paged_attention_kernel", "kind": "triton", "num_calls": 30, "device_seconds": 0.01,
+         "mean_seconds": 0.0003, "share_of_device": 0.25},
+    ],
+}  # fmt: skip
+
+
+def test_kernels_of_a_device_have_a_table_of_their_own() -> None:
+    source = with_profile()
+    source.answers["/inspect/profiles/p"] = PROFILE | {"operators": [TABLE | KERNELS]}
+    page = shown("profile", source)
+    assert not page.exception
+    table = next(element.value for element in page.dataframe if "Kernel" in element.value)
+    assert list(table["Kernel"]) == ["nvjet_tst_128x64", "paged_attention_kernel"]
+    assert (list(table["Device ms"]), list(table["Of kernels"])) == ([30.0, 10.0], [75.0, 25.0])
+    assert table["TFLOP/s"][0] == 100.0
+    assert "It was busy for 35.0 ms of the 50.0 ms of the steps" in texts(page)
+
+
+def test_profile_without_a_device_has_no_table_of_kernels() -> None:
+    page = shown("profile", with_profile())
+    assert not any("Kernel" in element.value for element in page.dataframe)
+
+
 def test_order_is_sent_once_and_opens_what_it_began() -> None:
     source = with_profile()
     source.post_answer = Reading({"profile": "p"}, 0.0)

@@ -9,8 +9,17 @@ from streamlit.testing.v1 import AppTest
 
 from vllm_obs.dashboard.pages.scheduler import LOAD
 from vllm_obs.dashboard.scheduler_tables import CHOSEN, chosen_name
-from vllm_obs.dashboard.scheduler_words import HELP, LIMIT_WORDS, REASON_WORDS, head_sentence, step_sentences
+from vllm_obs.dashboard.scheduler_words import (
+    EXECUTION_WORDS,
+    HELP,
+    LIMIT_WORDS,
+    REASON_WORDS,
+    execution_words,
+    head_sentence,
+    step_sentences,
+)
 from vllm_obs.telemetry.binding_limit import BINDING_LIMITS
+from vllm_obs.telemetry.eager_reasons import EXECUTIONS
 from vllm_obs.telemetry.wait_reasons import WAIT_REASONS
 
 QUEUES: dict[str, Any] = {
@@ -160,7 +169,18 @@ def test_held_at_a_step_the_figures_are_those_of_the_api() -> None:
     assert batch["scheduled"] == planned["num_scheduled_tokens"]
     assert batch["before"] == planned["num_computed_tokens"]
     assert batch["new"] == answered["num_new_tokens"]
-    assert table(page, 2)["rank"] == sorted(worker["rank"] for worker in step["workers"])
+    ranks = table(page, 2)
+    assert ranks["rank"] == sorted(worker["rank"] for worker in step["workers"])
+    assert set(ranks["ran"]) <= {"eagerly: no GPU", ""}
+
+
+def test_how_a_rank_ran_its_part_is_said_in_words() -> None:
+    assert set(EXECUTION_WORDS) == set(EXECUTIONS) - {"graph"}
+    assert execution_words({"graph_size": 8, "num_padded_tokens": 3}) == "CUDA graph of 8 rows, 3 empty"
+    assert execution_words({"graph_size": 1, "num_padded_tokens": 0}) == "CUDA graph of 1 row"
+    assert execution_words({"graph_size": 0, "eager_reason": "batch_size"}).endswith("than the largest graph")
+    assert execution_words({"graph_size": 0, "eager_reason": "a_new_one"}) == "eagerly: a new one"
+    assert execution_words({}) == ""
 
 
 def test_buttons_lead_to_the_kept_steps_beside() -> None:

@@ -203,6 +203,23 @@ def test_a_release_that_was_lost_before_a_restart_is_found_missing_after_it(tmp_
     assert (engine.num_running, engine.num_waiting, second.invariants.num_broken) == (1, 0, 0)
 
 
+def test_a_step_whose_answer_may_be_lost_is_not_waited_for_after_a_restart(tmp_path: Path) -> None:
+    stream = FactStream()
+    stream.describe()
+    stream.submit("known")
+    stream.step(["known"], is_answered=False)
+    first = RunState()
+    for fact in stream.facts:
+        first.apply(*fact)
+    first.apply(ENGINE, RecordsLost(1))
+    second = restarted(first, tmp_path)
+    for fact in stream.submit("late"):
+        for state in (first, second):
+            state.apply(*fact)
+    assert comparable(second) == comparable(first)
+    assert {each.reason for each in second.sequences["late"].intervals if each.stage == "submit"} == {""}
+
+
 def test_an_ending_that_was_lost_before_a_restart_is_not_waited_for_forever(tmp_path: Path) -> None:
     stream = FactStream()
     stream.describe()

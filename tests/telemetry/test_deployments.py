@@ -9,12 +9,20 @@ from deployment_run import deployment_facts, next_life, told, with_another_serve
 from synthetic_run import Facts
 from verdict_run import VerdictRun
 
+from vllm_obs.telemetry.incident_rows import open_requests, step_rows
+from vllm_obs.telemetry.inspect_state import engine_view
 from vllm_obs.telemetry.metrics import MetricsView
 from vllm_obs.telemetry.metrics_settings import MetricsSettings
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.record_moments import shifted
-from vllm_obs.telemetry.records import EngineDescribed, RequestEnded, RequestSubmitted
-from vllm_obs.telemetry.run_health import engines_down, health_of
+from vllm_obs.telemetry.records import (
+    EngineDescribed,
+    EngineGivenUp,
+    EngineRestarted,
+    RequestEnded,
+    RequestSubmitted,
+)
+from vllm_obs.telemetry.run_health import engines_down, given_up_engines, health_of
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.verdict_states import state_findings
 from vllm_obs.telemetry.view import Source, SourceGone
@@ -151,6 +159,40 @@ def test_a_server_with_an_engine_less_is_degraded_and_names_it(deployment: Facts
     (finding,) = state_findings(observer, died_at + 2 * 10**9)
     assert (finding.name, finding.engines, finding.is_severe) == ("engine_down", ("1",), True)
     assert finding.says.startswith("1 of 2 engines is gone: EngineCore_DP1 (pid 1102) died of SIGKILL 2.0 s ago. ")
+
+
+def test_an_incident_of_one_engine_has_its_own_requests_and_steps(deployment: Facts) -> None:
+    state = told(deployment[: len(deployment) // 2])
+    at = max(engine.last_planned.schedule_ended_at for engine in state.engines.values() if engine.last_planned)
+    everybody = open_requests(state, at)
+    own = {label: open_requests(state, at, engine=label) for label in ("0", "1")}
+    for label, ledgers in own.items():
+        assert {ledger.engine for ledger in ledgers} == {label}
+        assert {row["engine"] for row in step_rows(state, at, label)} == {label}
+    assert sum(map(len, own.values())) == sum(ledger.engine != "" for ledger in everybody)
+    (server, *_) = {ledger.api_generation for ledger in everybody}
+    of_server = open_requests(state, at, [server], is_of_gone=True)
+    assert 0 < len(of_server) < len(everybody)
+
+
+def test_an_engine_that_died_too_often_is_given_up_until_it_is_there_again(
+    deployment: Facts, tmp_path: Path
+) -> None:
+    observer = Observer("run", tmp_path)
+    told(without_engine(deployment, "1", 0.5), state=observer.state)
+    launcher = Source("Launcher", 7, 70, "")
+    observer.facts.record(launcher, EngineGivenUp("1", 600.0, 5))
+    assert given_up_engines(observer).keys() == {"1"}
+    words = "Engine 1 has died too often and is given up: it is tried again 10 minutes after that."
+    assert words in health_of(observer, 10**9).says
+    (finding,) = state_findings(observer, 10**9)
+    assert "it has died too often and is given up: it is tried again 10 minutes after that." in finding.says
+    gone, *_ = [engine for engine in observer.state.past_engines if engine.label == "1"]
+    assert engine_view(observer, gone, 10**9, 10**9)["state"] == "given up"
+    observer.facts.record(launcher, EngineRestarted("1", 4, "", 0, 5, 6))
+    assert given_up_engines(observer) == {}
+    observer.facts.record(launcher, EngineGivenUp("1", 0.0, 7))
+    assert "given up: it is not tried again." in health_of(observer, 10**9).says
 
 
 def test_a_server_whose_engine_came_back_is_well(deployment: Facts, tmp_path: Path) -> None:

@@ -125,6 +125,27 @@ def test_rows_of_sequences_that_left_meanwhile_are_not_iteration_tokens() -> Non
     }
 
 
+def test_how_forward_passes_ran_is_counted_with_padding_and_the_time_of_gpus() -> None:
+    facts = begun_facts()
+    facts.submit("a")
+    facts.take("a")
+    facts.run({"a": 10}, "a")
+    facts.execution = {"graph_size": 4, "num_padded_tokens": 3, "eager_reason": "", "device_ns": 2_000_000}
+    facts.run({"a": 1}, "a")
+    facts.execution = {"eager_reason": "batch_size"}
+    facts.run({"a": 1}, "a")
+    passes = facts.samples("vllm_obs_forward_passes_total")
+    assert {labels: count for labels, count in passes.items() if count} == {
+        "vllm_obs_forward_passes_total{execution=no_gpu}": 2,
+        "vllm_obs_forward_passes_total{execution=graph}": 2,
+        "vllm_obs_forward_passes_total{execution=batch_size}": 2,
+    }
+    assert facts.samples("vllm_obs_padded", "vllm_obs_step_device") == {
+        "vllm_obs_padded_tokens_total": 6,
+        "vllm_obs_step_device_seconds_total": 0.004,
+    }
+
+
 def test_no_lookups_are_counted_without_prefix_caching() -> None:
     facts = MetricFacts()
     facts.describe(enable_prefix_caching=False)

@@ -176,6 +176,26 @@ def test_engines_that_die_one_after_the_other_within_the_grace_get_an_incident_e
     assert [len(each["open_requests"]) for each in found] == [2, 0]
 
 
+def test_engines_that_die_at_the_same_time_get_an_incident_each(desk: Desk, run_dir: Path) -> None:
+    died_at = broken_run(run_dir, [KILLED])
+    desk.drain()
+    desk.filer.record(API, KILLED._replace(role="EngineCore_DP1", pid=PID + 1, exited_at=died_at))
+    desk.filer.look(died_at, is_last=True)
+    found = {each["incident"]["engine"]: each for each in desk.filed()}
+    assert {engine: each["incident"]["culprit"]["role"] for engine, each in found.items()} == {
+        "0": "EngineCore_DP0",
+        "1": "EngineCore_DP1",
+    }
+    assert [len(found[engine]["steps"]) > 0 for engine in ("0", "1")] == [True, False]
+
+
+def test_steps_that_fail_in_two_engines_are_an_incident_each(desk: Desk) -> None:
+    desk.filer.record(ENGINE, FAILED)
+    desk.filer.record(ENGINE._replace(engine="1", generation=ENGINE.generation + 1), FAILED)
+    desk.filer.look(0, is_last=True)
+    assert sorted(each["incident"]["engine"] for each in desk.filed()) == ["0", "1"]
+
+
 def test_the_last_look_waits_for_nothing_and_reads_what_a_gone_owner_left(run_dir: Path) -> None:
     broken_run(run_dir, [], is_api_dead=True)
     desk = Desk(run_dir)

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from vllm_obs.telemetry.death_watch import End
-from vllm_obs.telemetry.incident_culprit import apart, judged, kind_of
+from vllm_obs.telemetry.incident_culprit import apart, by_engine, judged, kind_of
 
 API = End("APIServer_0", 1, None, 100)
 CORE = End("EngineCore_DP0", 2, None, 101)
@@ -91,10 +91,28 @@ def test_engines_that_follow_one_upon_the_other_are_kept_apart() -> None:
     assert [judgement.first.pid for group in groups if (judgement := judged(group))] == [2, 12]
 
 
-def test_other_engines_that_die_together_are_together() -> None:
-    ends = [recorded(CORE, -9), recorded(CORE._replace(role="EngineCore_DP1", pid=9, ended_at=150), -9), *WORKERS]
+def test_other_engines_that_die_together_are_told_of_each_for_itself() -> None:
+    other = recorded(CORE._replace(role="EngineCore_DP1", pid=9, ended_at=150), -9)
+    ends = [recorded(CORE, -9), other, *WORKERS]
     assert apart(ends, lambda end: 0) == [ends]
+    assert by_engine(ends) == [[ends[0], *WORKERS], [other]]
     assert apart([], lambda end: 0) == []
+
+
+def test_engines_and_an_api_server_of_several_have_nothing_to_do_with_each_other() -> None:
+    other = recorded(CORE._replace(role="EngineCore_DP1", pid=9), -9)
+    server = recorded(End("APIServer_1", 6, None, 100), -9)
+    assert by_engine([recorded(CORE, -9), server, other, OBSERVER]) == [
+        [recorded(CORE, -9)],
+        [server, OBSERVER],
+        [other],
+    ]
+
+
+def test_engines_whose_server_is_gone_as_well_are_together() -> None:
+    ends = [recorded(CORE, -9), recorded(CORE._replace(role="EngineCore_DP1", pid=9), -9), API]
+    assert by_engine(ends) == [ends]
+    assert by_engine([API, CORE, *WORKERS]) == [[API, CORE, *WORKERS]]
 
 
 def test_with_a_launcher_an_api_server_may_die_alone() -> None:

@@ -43,7 +43,7 @@ def document(**stall: Any) -> dict[str, Any]:
             {"engine": "", "process_state": "S", "rank": -1},
             "run_ended",
             None,
-            "The event loop of an API server stood still, until the run ended: Worker_TP1 (pid 77) did not get on."
+            "An event loop stood still, until the run ended: Worker_TP1 (pid 77) did not get on."
             " 2 requests were open.",
         ),
     ],

@@ -53,6 +53,7 @@ ROUTES = {
     "/inspect/streams/blocks?engine=7": 404,
     "/inspect/processes": 200,
     "/inspect/edges": 200,
+    "/inspect/devices": 200,
     "/inspect/startup": 200,
     "/inspect/memory": 200,
     "/inspect/quantiles": 200,

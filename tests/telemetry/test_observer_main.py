@@ -72,11 +72,12 @@ def test_a_port_that_is_taken_gives_way_to_a_free_one(run: ScriptedRun, tmp_path
 
 
 def test_metrics_are_answered_over_both_listeners_after_a_drain(run: ScriptedRun, tmp_path: Path) -> None:
+    name = f'vllm:generation_tokens_total{{engine="0",model_name="{MODEL}"}}'
     with observer_over(tmp_path, served_model_names=[MODEL]) as observer:
         for number in range(5):
+            run.catch_up()
             run.serve(f"r{number}", num_output=4)
             reply = observer.ask_unix("/metrics")
-            name = f'vllm:generation_tokens_total{{engine="0",model_name="{MODEL}"}}'
             assert samples(reply)[name] == 4 * (number + 1)
         assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
         openmetrics = observer.ask("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
@@ -95,6 +96,7 @@ def test_signals_do_not_end_it(run: ScriptedRun, tmp_path: Path, number: signal.
 def test_it_drains_before_it_ends(run: ScriptedRun, tmp_path: Path) -> None:
     with observer_over(tmp_path) as observer:
         observer.get("/inspect/state")
+        run.catch_up()
         run.serve("late")
         observer.child.ask_to_stop()
         assert observer.child.wait(3 * END_SECONDS)
@@ -132,6 +134,7 @@ def test_counters_never_go_back_over_a_kill(run: ScriptedRun, tmp_path: Path) ->
                 name: (number, after.get(name)) for name, number in before.items() if after.get(name, 0) < number
             }
             assert went_back == {}
+            run.catch_up()
             run.submit(f"open{life}", max_tokens=5)
             run.step(f"open{life}")
             for number in range(10):

@@ -63,7 +63,8 @@ def step(number: int, begun_at: int, num_tokens: int) -> StepFacts:
 def test_a_window_counts_its_whole_seconds() -> None:
     rates = RateWindows()
     for second in range(20):
-        rates.tokens(ledger(), None if second == 15 else 5, BEGIN + second * S + 1)
+        if second == 15:
+            rates.first_token(ledger(), BEGIN + second * S + 1)
         rates.step_closed(step(second, BEGIN + second * S, 7))
     rates.sequence_closed(ledger(ended_at=BEGIN + 19 * S))
     rates.sequence_closed(ledger(finish_reason="error", ended_at=BEGIN + 19 * S))

@@ -86,6 +86,7 @@ def test_the_numbers_in_ring_files_keep_their_meaning() -> None:
         "IncidentFiled": 30,
         "WorkerLimits": 31,
         "EngineRestarted": 32,
+        "EngineGivenUp": 33,
     }
 
 

@@ -70,6 +70,8 @@ def test_the_headers_tell_how_a_server_is(looks: list[ProcessLook], is_stalled: 
         ([SERVER, CORE, OTHER_CORE], [STALL, STALL._replace(engine="1")], True),
         ([SERVER, CORE, OTHER_CORE], [HANGS], True),
         ([SERVER, BROKEN, CORE, OTHER_CORE], [HANGS, STALL], False),
+        ([LAUNCHER, SERVER, BROKEN, CORE], [HANGS], False),
+        ([LAUNCHER, SERVER, BROKEN, CORE], [HANGS._replace(role="Launcher")], True),
     ],
 )
 def test_one_that_moves_goes_on_serving(

@@ -232,7 +232,7 @@ def test_tokens_held_for_a_submission_are_bounded() -> None:
     state, view = run_of(stream.facts[1:])
     ledger = state.book.orphans["r-0"]
     for number in range(MAX_HELD_TOKENS + 100):
-        state.book.tokens(ledger, number, number)
+        state.book.tokens([ledger], number, number)
     state.apply(*stream.facts[0])
     assert len(view.gaps["r-0"]) == MAX_HELD_TOKENS
 

@@ -117,6 +117,8 @@ def test_a_step_has_its_parts_in_the_processes_that_did_them() -> None:
         "vllm_obs.num_active_blocks": 5,
         "vllm_obs.num_new_tokens": 1,
         "vllm_obs.num_wasted_rows": 0,
+        "vllm_obs.execution": "no_gpu",
+        "vllm_obs.num_padded_tokens": 0,
         "error.type": None,
     }
 

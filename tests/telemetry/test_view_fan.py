@@ -1,5 +1,6 @@
 """Views are told what they take notice of, and one that fails holds up nobody."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -24,8 +25,11 @@ class Listener:
     def record(self, source: Source, record: Record) -> None:
         self.told.append(("record", source, record))
 
-    def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
-        self.told.append(("tokens", ledger, gap_ns, sampled_at))
+    def first_token(self, ledger: SequenceLedger, sampled_at: int) -> None:
+        self.told.append(("first_token", ledger, sampled_at))
+
+    def tokens(self, ledgers: Sequence[SequenceLedger], gap_ns: int, sampled_at: int) -> None:
+        self.told.append(("tokens", ledgers, gap_ns, sampled_at))
 
     def sequence_closed(self, ledger: SequenceLedger) -> None:
         self.told.append(("sequence_closed", ledger))
@@ -53,7 +57,10 @@ class FailingView(BaseView):
     def record(self, source: Source, record: Record) -> None:
         raise KeyError("record")
 
-    def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
+    def first_token(self, ledger: SequenceLedger, sampled_at: int) -> None:
+        raise KeyError("first_token")
+
+    def tokens(self, ledgers: Sequence[SequenceLedger], gap_ns: int, sampled_at: int) -> None:
         raise KeyError("tokens")
 
     def sequence_closed(self, ledger: SequenceLedger) -> None:
@@ -68,8 +75,8 @@ class FailingView(BaseView):
 
 def tell_all(fan: ViewFan) -> None:
     fan.record(SOURCE, DROPPED)
-    fan.tokens(LEDGER, None, 5)
-    fan.tokens(LEDGER, 3, 8)
+    fan.first_token(LEDGER, 5)
+    fan.tokens([LEDGER], 3, 8)
     fan.sequence_closed(LEDGER)
     fan.step_closed(STEP)
     fan.lost(SOURCE, 4)
@@ -77,8 +84,8 @@ def tell_all(fan: ViewFan) -> None:
 
 ALL = [
     ("record", SOURCE, DROPPED),
-    ("tokens", LEDGER, None, 5),
-    ("tokens", LEDGER, 3, 8),
+    ("first_token", LEDGER, 5),
+    ("tokens", [LEDGER], 3, 8),
     ("sequence_closed", LEDGER),
     ("step_closed", STEP),
     ("lost", SOURCE, 4),

@@ -167,6 +167,27 @@ def test_an_api_server_that_is_stopped_is_named(watched: Watched, run: ScriptedR
     )
 
 
+def test_a_launcher_that_is_stopped_is_named(tmp_path: Path) -> None:
+    headers = FakeHeaders()
+    watched = Watched(tmp_path, headers=headers)
+    launcher = ProcessLook("Launcher", 7, -1, 1, S, 0, 0, Activity.SERVING, 0)
+    headers.looks = [launcher]
+    watched.processes.stopped = {7}
+    last = watched.look_until(S, 11)
+    stall = stall_of(watched)
+    assert (stall.engine, stall.role, stall.process_state) == ("", "Launcher", "T")
+    assert stall.says == (
+        "The launcher hands out no new connections, and starts nothing again that dies: Launcher (pid 7) "
+        "is stopped by a signal; its event loop does not go round."
+    )
+    headers.looks = [launcher._replace(heartbeat_at=last)]
+    watched.look(last + S // 4)
+    assert watched.watchdog.current() == []
+    headers.looks = [launcher._replace(activity=Activity.STOPPING)]
+    watched.look_until(last + S, 30)
+    assert watched.watchdog.states() == {"Launcher": "ending"}
+
+
 def test_a_backlog_of_records_is_nobodys_stall(watched: Watched, run: ScriptedRun) -> None:
     run.submit("a")
     run.step("a")

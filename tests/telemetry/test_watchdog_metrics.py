@@ -52,5 +52,6 @@ def test_a_stall_outlives_the_observer_that_found_it() -> None:
 
 
 def test_kinds_are_a_closed_set() -> None:
-    roles = ("EngineCore_DP3", "Worker_DP1_TP0", "APIServer_2", "Observer", "x")
-    assert [kind_of(role) for role in roles] == ["engine_core", "worker", "api_server", "other", "other"]
+    roles = ("EngineCore_DP3", "Worker_DP1_TP0", "APIServer_2", "Launcher", "Observer", "x")
+    kinds = ["engine_core", "worker", "api_server", "launcher", "other", "other"]
+    assert [kind_of(role) for role in roles] == kinds

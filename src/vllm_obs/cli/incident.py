@@ -47,7 +47,7 @@ def _list(options: dict[str, Any]) -> int:
     elif incidents:
         now = time.time()
         rows = [_row(known, now) for known in incidents]
-        say("\n\n".join([*rows, "vllm-obs incident show [NAME] tells more; without a name, of the first."]))
+        say("\n\n".join([*rows, "vllm-obs incident show [NAME] tells more; without a name, of the latest."]))
     else:
         say(_none_words(options["run"]))
     return 0

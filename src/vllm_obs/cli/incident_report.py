@@ -27,7 +27,7 @@ def report(content: Row, now: float) -> str:
         _section("Timeline", _timeline(incident)),
         _section("Processes, when it happened", _processes(content["processes"], incident["culprit"])),
         _section(_requests_title(incident), _requests(content["open_requests"])),
-        _section(f"Last steps ({len(content['steps'])} are kept)", _steps(content["steps"])),
+        _section(f"Last steps ({len(content['steps'])} are kept)", _steps_of_engines(content["steps"])),
         _section("Stacks", _stacks(content["stacks"])),
         *_logs(content["logs"], [incident["culprit"]["role"], "APIServer_0"]),
         _section("Where", _where(content)),
@@ -101,15 +101,27 @@ def _requests(rows: list[Row]) -> Iterator[str]:
     stages = [f"{row['stage']} ({row['reason']})" if row["reason"] else row["stage"] for row in shown]
     width = max([5, *map(len, stages)])
     if rows:
-        yield f"{'request':<36} {'stage':<{width}} {'in it':>9} {'age':>9} {'prompt':>7} {'output':>7}  before"
+        yield (
+            f"{'request':<36} {'X-Request-Id':<16} {'stage':<{width}} {'in it':>9} {'age':>9} {'prompt':>7} "
+            f"{'output':>7}  before"
+        )
     for row, stage in zip(shown, stages, strict=True):
         spent = ", ".join(f"{name} {duration(ns)}" for name, ns in row["stage_ns"].items() if name != row["stage"])
         yield (
-            f"{row['request_id']:<36.36} {stage:<{width}} {duration(row['in_stage_ns']):>9} "
-            f"{duration(row['age_ns']):>9} {row['num_prompt_tokens']:>7} {row['num_output_tokens']:>7}  {spent}"
+            f"{row['request_id']:<36.36} {row['external_id'] or row['http_id']:<16} {stage:<{width}} "
+            f"{duration(row['in_stage_ns']):>9} {duration(row['age_ns']):>9} {row['num_prompt_tokens']:>7} "
+            f"{row['num_output_tokens']:>7}  {spent}"
         )
     if len(rows) > MAX_REQUESTS:
         yield f"… and {len(rows) - MAX_REQUESTS} more in requests.jsonl"
+
+
+def _steps_of_engines(rows: list[Row]) -> Iterator[str]:
+    """Of several engines each for itself."""
+    engines = list(dict.fromkeys(row["engine"] for row in rows))
+    for engine in engines:
+        name = f"engine {engine}: " if len(engines) > 1 else ""
+        yield from (f"{name}{line}" for line in _steps([row for row in rows if row["engine"] == engine]))
 
 
 def _steps(rows: list[Row]) -> Iterator[str]:

@@ -22,6 +22,7 @@ COMMANDS = {
     "startup": ("vllm_obs.cli.startup", "where the time to ready went, and where memory is"),
     "incident": ("vllm_obs.cli.incident", "what went wrong in the last runs, and what led to it"),
     "profile": ("vllm_obs.cli.profile", "where a running server's time goes: operators, or stacks"),
+    "autotune": ("vllm_obs.cli.autotune", "the fastest configuration of each kernel on this GPU"),
     "grafana": ("vllm_obs.cli.grafana", "boards, rules and alerts for one's own Grafana and Prometheus"),
     "record": ("vllm_obs.cli.record", "save the last records of a run in a file"),
     "replay": ("vllm_obs.cli.replay", "the inspector over a saved recording"),

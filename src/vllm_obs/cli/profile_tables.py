@@ -22,6 +22,8 @@ def profile_words(profile: dict[str, Any], saved: Path | None) -> list[str]:
     tables = profile["operators"] or []
     for table in tables:
         lines += [*_table_lines(table), ""]
+        if table.get("kernels"):
+            lines += [*_kernel_lines(table), ""]
     if profile["samples"]:
         lines += _sample_lines(profile["samples"])
         lines += _sampling_lines(profile.get("sampling") or {})
@@ -59,13 +61,35 @@ def _table_lines(table: dict[str, Any]) -> Iterator[str]:
 
 def _row(row: dict[str, Any]) -> str:
     share = row["share_of_forward"]
-    name = row["operator"] if len(row["operator"]) <= NAME_CHARS else row["operator"][: NAME_CHARS - 1] + "…"
+    name = _cut(row["operator"])
     forward = "" if share is None else f"{100 * share:.1f} %"
     times = f"{1e3 * row['self_seconds']:>10.1f} {1e3 * row['total_seconds']:>10.1f}"
     steps = f"{100 * row['share_of_steps']:.1f} %"
     return (
         f"  {name:<{NAME_CHARS}} {row['phase']:<8} {row['num_calls']:>8} {times} {steps:>7} {forward:>8}".rstrip()
     )
+
+
+def _kernel_lines(table: dict[str, Any]) -> Iterator[str]:
+    """What ran on the rank's device."""
+    rows = table["kernels"]
+    yield (
+        f"  On the device: {table['device_seconds']:.3f} s of kernels and copies; it was busy for "
+        f"{table['device_busy_seconds']:.3f} s of the {table['step_seconds']:.3f} s of the steps."
+    )
+    yield ""
+    yield f"  {'kernel':<{NAME_CHARS}} {'kind':<8} {'calls':>8} {'device ms':>10} {'mean µs':>10} {'share':>7}"
+    for row in rows[:NUM_ROWS]:
+        times = f"{1e3 * row['device_seconds']:>10.1f} {1e6 * row['mean_seconds']:>10.1f}"
+        share = f"{100 * row['share_of_device']:.1f} %"
+        yield f"  {_cut(row['kernel']):<{NAME_CHARS}} {row['kind']:<8} {row['num_calls']:>8} {times} {share:>7}"
+    if len(rows) > NUM_ROWS:
+        rest = sum(row["device_seconds"] for row in rows[NUM_ROWS:])
+        yield f"  {f'({len(rows) - NUM_ROWS} more)':<{NAME_CHARS}} {'':<8} {'':>8} {1e3 * rest:>10.1f}"
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…"
 
 
 def _sample_lines(samples: list[dict[str, Any]]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from vllm_obs.cli.foreign_flags import long_names, refuse_unknown
 from vllm_obs.cli.parser import Parser, add_flags
 from vllm_obs.cli.server_flags import SERVER_FLAGS, server_config_from, server_defaults
 from vllm_obs.cli.settings import read_config_file, read_environment
-from vllm_obs.engine.args import SERVED_MAX_NUM_QUEUED_REQS, EngineArgs, engine_args_from
+from vllm_obs.engine.args import SERVED_MAX_NUM_QUEUED_REQS, EngineArgs, detect_device, engine_args_from
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import ENGINE_FLAGS, Flag, whole_number
 from vllm_obs.server.config import ServerConfig
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     _set_title(PROCESS_TITLE if server.api_server_count == 1 else LAUNCHER_TITLE)
     from vllm_obs.cli.listener import bound_listener
 
-    with bound_listener(server) as listener:
+    with bound_listener(server) as listener, _engine_ahead(args):
         config = args.create_engine_config()
         _mention_incident()
         if doubt := slo_doubt(server.slo):
@@ -69,6 +69,19 @@ def main(argv: list[str]) -> int:
         run = _main_of(server)
         with _pages(values) as tell_pages:
             return run(config, server, listener, started_at, tell_pages)
+
+
+@contextmanager
+def _engine_ahead(args: EngineArgs) -> Iterator[None]:
+    """An engine that loads while the configuration is read; torch too where its worker is to be in its process."""
+    from vllm_obs.engine.engine_titles import ENGINE_MODULE
+    from vllm_obs.engine.head_start import head_start
+
+    is_alone = args.distributed_executor_backend in (None, "uni") and args.nnodes == 1
+    num_ranks = args.tensor_parallel_size * args.pipeline_parallel_size
+    loads_torch = is_alone and num_ranks == 1 and args.load_format != "synthetic"
+    with head_start(ENGINE_MODULE, detect_device(args.device) if loads_torch else None):
+        yield
 
 
 def _main_of(server: ServerConfig) -> Callable[..., int]:

@@ -22,6 +22,7 @@ LONG_STEP_SECONDS = 2.0
 MAX_HEALTH_LINES = 3
 NARROW_COLUMNS = 100
 _COLOURS = {"ok": GREEN, "idle": GREEN, "starting": YELLOW, "recording": YELLOW, "draining": YELLOW}
+_GONE = ("dead", "given up")
 _PHASES = ("schedule", "execute", "sample", "update")
 _QUANTILES = (
     ("ttft", "TTFT"),
@@ -162,7 +163,7 @@ def _engines(state: dict[str, Any], columns: int, is_short: bool = False) -> Ite
         yield _engine(engine)
         if is_short:
             continue
-        if engine["state"] == "dead":
+        if engine["state"] in _GONE:
             yield from _last_plan(engine["last_plan"])
         else:
             yield _blocks(engine["blocks"], 10 if is_narrow else 20)
@@ -176,7 +177,7 @@ def _engine(engine: dict[str, Any]) -> str:
     work = f"{engine['num_running']} running  {engine['num_waiting']} waiting"
     words = f"engine {engine['engine']}  {work}  step {engine['last_step']}  {engine['state']}"
     seconds = engine["last_step_age_seconds"] or 0.0
-    if engine["state"] == "dead":
+    if engine["state"] in _GONE:
         return f"{RED}{words}{RESET}"
     if engine["num_running"] and seconds >= LONG_STEP_SECONDS:
         words += f"  {YELLOW}no step has ended for {age(seconds)}{RESET}"
