@@ -2,6 +2,9 @@
 # ARGS="--port 9000" passes flags to serve, ARGS="-k scheduler" to pytest. PYTHON=… names another interpreter.
 
 SHELL := /bin/bash
+# Python's compiled files are kept whatever the caller's environment says: else every process of every start, and every
+# worker of the tests, compiles all that is ours again. An empty value counts as none.
+export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
@@ -12,7 +15,9 @@ DECLARED := pyproject.toml constraints.txt Makefile
 # Files at a time: as many as there are cores; with more, servers that share a core with others miss what they promise. In
 # the order of the tree, so that the short tests of units come last and nobody waits for one long file at the end.
 AT_ONCE := $(shell nproc)
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
+# All of it is nice: an Observer is nicer than what it observes, and starves where others want the same cores, but nobody
+# can be nicer than this.
+PYTEST := OMP_NUM_THREADS=1 nice -n 19 $(BIN)/python -m pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 .PHONY: serve test test-long check format clean help
 .DELETE_ON_ERROR:
@@ -44,6 +49,11 @@ check: $(VENV)/.check
 # make bench-forward, bench-engine, … : what each measures stands in its first lines (ARGS="--help").
 bench-%: benchmarks/%.py $(VENV)/.test $(VENV)/.model
 	$(BIN)/python $< $(ARGS)
+
+# On a machine with a GPU, or anywhere with ARGS="--dry-run".
+.PHONY: bench-gpu
+bench-gpu: $(VENV)/.test
+	$(BIN)/python benchmarks/gpu/bench_gpu.py $(ARGS)
 
 format: $(VENV)/.check
 	$(BIN)/ruff check --fix .

@@ -18,7 +18,7 @@ from vllm_obs.engine.args import EngineArgs
 from vllm_obs.engine.frontend.tokenizer import Tokenizer, load_tokenizer
 from vllm_obs.engine.structured.compiler import build_matcher
 from vllm_obs.engine.structured.params import StructuredOutputsParams
-from vllm_obs.engine.structured.token_table import token_table
+from vllm_obs.engine.structured.token_table import TokenWords, token_table
 
 USER = {
     "type": "object",
@@ -91,7 +91,7 @@ def walk(
 
 def of_llguidance(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Cost]:
     """The cost of each case."""
-    seconds, tokens = timed(lambda: token_table(tokenizer, vocab_size))
+    seconds, tokens = timed(lambda: token_table(TokenWords.of(tokenizer, vocab_size), vocab_size))
     print(f"llguidance: token table {seconds * 1e3:.0f} ms")
     words = np.zeros(-(-vocab_size // 32), np.int32)
     costs = {}

@@ -34,7 +34,7 @@ def started(*args: str, run_dir: Path | None = None) -> Server:
     server = Server(*args, env=env)
     try:
         server.wait_ready()
-        eventually(lambda: "Inspector: " in server.log.read_text(), 60)
+        server.wait_observed()
         server.family = psutil.Process(server.process.pid).children(recursive=True)
     except BaseException:
         server.close()
@@ -60,9 +60,7 @@ def processes(server: Server) -> dict[str, psutil.Process]:
 
 def samples(server: Server) -> Samples:
     """All samples of /metrics by name and labels, from whichever server answers."""
-    status, text = server.request("GET", "/metrics")
-    assert status == 200
-    found = (re.fullmatch(r"(\S+(?:\{.*\})?) (\S+)", line) for line in text.splitlines())
+    found = (re.fullmatch(r"(\S+(?:\{.*\})?) (\S+)", line) for line in server.exposition().splitlines())
     return {match[1]: float(match[2]) for match in found if match}
 
 

@@ -1,5 +1,6 @@
 """Two engines of the default model behind one port: the tokens of one process, and what the death of one does."""
 
+import contextlib
 import json
 import signal
 import threading
@@ -28,17 +29,15 @@ RELOAD_SECONDS = 15.0
 def server() -> Iterator[ObservedServer]:
     flags = [word for name, value in LIGHT.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     running = Server(*flags, "--data-parallel-size", "2")
-    watched = ObservedServer(running)
     try:
         running.wait_ready(120)
-        await_that(lambda: running.request("GET", "/metrics")[0] == 200, 60)
-        yield watched
+        with contextlib.closing(ObservedServer(running)) as watched:
+            yield watched
         running.family += psutil.Process(running.process.pid).children(recursive=True)
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 0
         assert running.leftovers(10) == []
     finally:
-        watched.close()
         running.close()
 
 
@@ -48,8 +47,11 @@ def states(server: Server) -> dict[str, str]:
     return dict(ready["engines"])
 
 
-def test_the_tokens_of_one_process_and_each_engine_has_its_share(server: ObservedServer) -> None:
-    mix = mixed_requests()
+@pytest.mark.parametrize("num_requests", [24, pytest.param(64, marks=pytest.mark.long)])
+def test_the_tokens_of_one_process_and_each_engine_has_its_share(
+    server: ObservedServer, num_requests: int
+) -> None:
+    mix, before = mixed_requests(num_requests), num_served(server)
     with ThreadPoolExecutor(len(mix)) as pool:
         replies = list(pool.map(lambda request: server.server.request("POST", TEXT, request.body), mix))
     assert {status for status, _ in replies} == {200}
@@ -57,11 +59,16 @@ def test_the_tokens_of_one_process_and_each_engine_has_its_share(server: Observe
         outputs = llm.generate([r.prompt for r in mix], [r.params for r in mix], use_tqdm=False)
     alone = [output.outputs[0].token_ids for output in outputs]
     Judge(mix).compare("two engines", alone, [reply["choices"][0]["token_ids"] for _, reply in replies])
-    samples = server.samples()
-    shares = [total(samples, "vllm:request_success_total", engine=engine) for engine in ("0", "1")]
+    shares = [now - then for now, then in zip(num_served(server), before, strict=True)]
     assert sum(shares) == len(mix)
     assert min(shares) >= len(mix) / 4
     assert server.broken_laws() == []
+
+
+def num_served(server: ObservedServer) -> list[float]:
+    """Sequences that each engine has ended so far."""
+    samples = server.samples()
+    return [total(samples, "vllm:request_success_total", engine=engine) for engine in ("0", "1")]
 
 
 class Stream(threading.Thread):

@@ -1,5 +1,6 @@
 """Clients leave in whatever state their request is, and a cache is far too small: nothing is left behind."""
 
+import contextlib
 import random
 import time
 from collections.abc import Iterator
@@ -24,11 +25,8 @@ LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "st
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ObservedServer]:
-    with serving(*ARGS) as running:
-        await_that(lambda: "Inspector: " in running.log.read_text())
-        observed = ObservedServer(running)
+    with serving(*ARGS) as running, contextlib.closing(ObservedServer(running)) as observed:
         yield observed
-        observed.close()
 
 
 def level(samples: Samples, state: str) -> float:

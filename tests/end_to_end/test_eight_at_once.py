@@ -1,4 +1,4 @@
-"""Eight servers started at once on one machine: all come up, and none answers for another."""
+"""Servers started at once on one machine, eight of them or fewer: all come up, and none answers for another."""
 
 import contextlib
 import os
@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+import pytest
 from bad_start import assert_one_line, serve
 from observed_server import await_that
 from serving import Server
 
-NUM_SERVERS = 8
+FEW, EIGHT = 4, 8
 START_SECONDS = 120.0
 
 
@@ -41,12 +42,12 @@ class AnyPort(Server):
 
 
 @contextlib.contextmanager
-def started_at_once() -> Iterator[Fleet]:
+def started_at_once(num_servers: int) -> Iterator[Fleet]:
     """All of them, ready."""
     with tempfile.TemporaryDirectory(prefix="vo-") as base, contextlib.ExitStack() as stack:
         env = {"VLLM_OBS_RUN_DIR": base}
         servers = []
-        for number in range(NUM_SERVERS):
+        for number in range(num_servers):
             words = ("--load-format", "synthetic", "--served-model-name", f"model-{number}", "--host", "127.0.0.1")
             servers.append(AnyPort(*words, env=env))
             stack.callback(servers[-1].close)
@@ -55,8 +56,9 @@ def started_at_once() -> Iterator[Fleet]:
         yield Fleet(servers, Path(base))
 
 
-def test_eight_servers_started_at_once_do_not_meet() -> None:
-    with started_at_once() as fleet:
+@pytest.mark.parametrize("num_servers", [FEW, pytest.param(EIGHT, marks=pytest.mark.long)])
+def test_servers_started_at_once_do_not_meet(num_servers: int) -> None:
+    with started_at_once(num_servers) as fleet:
         assert_own_places(fleet)
         assert_own_names(fleet)
         assert_own_metrics(fleet)
@@ -66,13 +68,14 @@ def test_eight_servers_started_at_once_do_not_meet() -> None:
 
 def assert_own_places(fleet: Fleet) -> None:
     """Each has a port, a directory and an inspector of its own."""
-    assert len({server.port for server in fleet.servers}) == NUM_SERVERS
+    num_servers = len(fleet.servers)
+    assert len({server.port for server in fleet.servers}) == num_servers
     runs = [path for path in fleet.base.iterdir() if path.is_dir()]
-    assert len(runs) == NUM_SERVERS
+    assert len(runs) == num_servers
     pids = {int(path.name.split("-")[2]) for path in runs}
     assert pids == {server.process.pid for server in fleet.servers}
     inspectors = [await_that(lambda s=server: inspector_of(s), START_SECONDS) for server in fleet.servers]
-    assert len(set(inspectors)) == NUM_SERVERS
+    assert len(set(inspectors)) == num_servers
 
 
 def inspector_of(server: Server) -> str | None:
@@ -82,19 +85,20 @@ def inspector_of(server: Server) -> str | None:
 
 def assert_own_names(fleet: Fleet) -> None:
     """Each answers with its own model's name, and knows no other."""
+    num_servers = len(fleet.servers)
 
     def ask(number: int) -> tuple[list[str], str, int, int]:
         server = fleet.servers[number]
         names = [model["id"] for model in server.request("GET", "/v1/models")[1]["data"]]
         body = {"prompt": f"For number {number}", "max_tokens": 8}
         _, own = server.request("POST", "/v1/completions", {**body, "model": f"model-{number}"})
-        other = f"model-{(number + 1) % NUM_SERVERS}"
+        other = f"model-{(number + 1) % num_servers}"
         status, _ = server.request("POST", "/v1/completions", {**body, "model": other})
         return names, own["model"], own["usage"]["completion_tokens"], status
 
-    with ThreadPoolExecutor(NUM_SERVERS) as pool:
-        found = list(pool.map(ask, range(NUM_SERVERS)))
-    assert found == [([f"model-{number}"], f"model-{number}", 8, 404) for number in range(NUM_SERVERS)]
+    with ThreadPoolExecutor(num_servers) as pool:
+        found = list(pool.map(ask, range(num_servers)))
+    assert found == [([f"model-{number}"], f"model-{number}", 8, 404) for number in range(num_servers)]
 
 
 def assert_own_metrics(fleet: Fleet) -> None:
@@ -110,7 +114,7 @@ def scraped(server: Server) -> str:
 
 
 def assert_port_taken(fleet: Fleet) -> None:
-    """A ninth start at the port of the first is one line."""
+    """One more start at the port of the first is one line."""
     port = str(fleet.servers[0].port)
     done = serve("--load-format", "synthetic", "--host", "127.0.0.1", "--port", port)
     assert_one_line(done, f"port {port} on 127.0.0.1 is in use; choose another with --port")
@@ -125,7 +129,7 @@ def assert_deaths_apart(fleet: Fleet) -> None:
     for number, server in enumerate(others, 1):
         body = {"prompt": "Still there?", "max_tokens": 4, "model": f"model-{number}"}
         assert server.request("POST", "/v1/completions", body)[0] == 200
-    with ThreadPoolExecutor(NUM_SERVERS) as pool:
+    with ThreadPoolExecutor(len(others)) as pool:
         assert list(pool.map(lambda server: server.stop(), others)) == [0] * len(others)
     assert [server.leftovers(9) for server in others] == [[]] * len(others)
     assert [path for path in fleet.base.rglob("*") if path.is_socket()] == []

@@ -1,5 +1,6 @@
 """Real servers that embed: beside generation, and an encoder that does nothing else; both are observed."""
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,11 +24,11 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedServer
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedServer]:
     path = write_encoder(tmp_path_factory.mktemp("encoder"))
-    with serving(str(path), "--served-model-name", NAME) as server:
-        await_that(lambda: "Inspector: " in server.log.read_text())
-        running = ObservedServer(server)
+    with (
+        serving(str(path), "--served-model-name", NAME) as server,
+        contextlib.closing(ObservedServer(server)) as running,
+    ):
         yield running
-        running.close()
 
 
 def ask(server: ObservedServer, path: str, **body: Any) -> Any:

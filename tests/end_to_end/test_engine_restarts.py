@@ -43,14 +43,12 @@ TWO_RANKS = (
 def started(base: Path, *args: str, **env: str) -> Iterator[ObservedServer]:
     """A ready server with a ready Observer, which may end by itself; nothing of it is left."""
     server = Server(*args, env={"VLLM_OBS_RUN_DIR": str(base), **env})
-    running = ObservedServer(server)
     try:
         server.wait_ready(120)
-        await_that(lambda: "Inspector: " in server.log.read_text(), 60)
-        yield running
+        with contextlib.closing(ObservedServer(server)) as running:
+            yield running
         assert server.leftovers(10) == []
     finally:
-        running.close()
         server.close()
 
 

@@ -162,8 +162,7 @@ def test_request_that_matters_more_goes_first() -> None:
 
 
 def num_waiting(server: Server) -> float:
-    metrics = server.request("GET", "/metrics")[1]
-    lines = [line for line in metrics.splitlines() if line.startswith("vllm:num_requests_waiting{")]
+    lines = [line for line in server.exposition().splitlines() if line.startswith("vllm:num_requests_waiting{")]
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 

@@ -44,7 +44,7 @@ def started(model: list[str], base: Path, *args: str, **env: str) -> Iterator[Se
     server = Server(*model, *flags, *args, env={"VLLM_OBS_RUN_DIR": str(base), **env})
     try:
         server.wait_ready(120)
-        await_that(lambda: "Inspector: " in server.log.read_text(), 60)
+        server.wait_observed()
         yield server
         assert server.leftovers(10) == []
     finally:
@@ -209,7 +209,8 @@ def test_an_exception_in_a_step_and_three_in_a_row(model: list[str], base: Path)
         assert server.request("POST", "/v1/completions", BODY)[0] == 500
         await_that(lambda: any(base.glob("*/incidents/*")), 20)
         assert server.request("GET", "/readyz")[0] == 200
-        assert 'vllm_obs_incidents_total{cause="step_failed"} 1.0' in server.request("GET", "/metrics")[1]
+        counted = 'vllm_obs_incidents_total{cause="step_failed"} 1.0'
+        await_that(lambda: counted in server.exposition())
         for _ in range(2):
             assert server.request("POST", "/v1/completions", BODY)[0] == 500
         assert server.process.wait(20) == 70

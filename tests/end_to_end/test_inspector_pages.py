@@ -216,6 +216,7 @@ def test_profile_of_stacks_opens_by_itself_with_its_flame_graph(shown: View, liv
     shown.wait_for(lambda: "profile" in shown.query, "the name of the profile")
     flames = Canvas(shown, "flame-graph")
     shown.wait_for(lambda: flames.words != "" and len(flames.colours) > 20, "the flame graph", 40)
+    shown.wait_for(lambda: shown.has_table("Profile", "Of"), "the table of profiles")
     row = shown.table("Profile", "Of")[0]
     assert (row["Profile"], row["Of"], row["State"]) == (shown.query["profile"], "stacks", "written")
 

@@ -1,5 +1,6 @@
 """One request of twenty goes wrong, wherever that is: it alone gets a 500, its peers what they get without it."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -33,8 +34,9 @@ GRAMMAR = {"structured_outputs": {"regex": "[a-z ]{4,40}"}}
 @pytest.fixture(scope="module")
 def running() -> Iterator[ObservedServer]:
     env = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": PLANTS}
-    with serving("--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "32", env=env) as server:
-        yield ObservedServer(server)
+    flags = ("--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "32")
+    with serving(*flags, env=env) as server, contextlib.closing(ObservedServer(server)) as running:
+        yield running
 
 
 @pytest.fixture

@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from openai import OpenAI
+from pydantic import BaseModel
+from responses_client import without_ids
 from serving import MODEL, Server, serving
 
 from vllm_obs.engine.frontend.llm import LLM
@@ -19,7 +21,19 @@ from vllm_obs.engine.sampling_params import SamplingParams
 
 REFERENCES = json.loads((Path(__file__).parents[1] / "data" / "smollm2_greedy.json").read_text())
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]},
+    "strict": True,
+}
 LONG = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True, "temperature": 0}
+
+
+class Answer(BaseModel):
+    """What is parsed."""
+
+    verdict: Literal["yes", "no"]
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +69,52 @@ def test_greedy_continuations_equal_the_references_over_http(server: Server) -> 
 
     with ThreadPoolExecutor(len(REFERENCES)) as pool:
         assert list(pool.map(continuation, REFERENCES)) == [r["output_token_ids"] for r in REFERENCES]
+
+
+def test_responses_are_whole_streamed_parsed_and_gone_on_with(client: OpenAI) -> None:
+    asked: Any = {"model": MODEL, "input": "Say hi", "max_output_tokens": 8, "temperature": 0}
+    whole = client.responses.create(**asked)
+    assert (whole.output_text, whole.status) == ("Hello there, welcome to my world!", "incomplete")
+    with client.responses.create(**asked, stream=True) as stream:
+        *_, last = stream
+    assert last.type == "response.incomplete"
+    streamed = last.response.to_dict()
+    cached = streamed["usage"]["input_tokens_details"]
+    assert cached.pop("cached_tokens") == 16
+    expected = whole.to_dict()
+    expected["usage"]["input_tokens_details"].pop("cached_tokens")
+    assert without_ids(streamed) == without_ids(expected)
+
+    parsed = client.responses.parse(model=MODEL, input="Is water wet?", text_format=Answer, temperature=0)
+    assert parsed.output_parsed is not None
+
+    called = client.responses.create(
+        model=MODEL,
+        input="Weather?",
+        tools=[WEATHER],
+        tool_choice={"type": "function", "name": "get_weather"},
+        temperature=0,
+    )
+    (call,) = called.output
+    assert call.type == "function_call"
+    assert json.loads(call.arguments)["city"] in ("Rome", "Oslo")
+
+    gone_on = client.responses.create(
+        model=MODEL,
+        previous_response_id=called.id,
+        input=[{"type": "function_call_output", "call_id": call.call_id, "output": "18 C"}],
+        max_output_tokens=4,
+    )
+    assert gone_on.usage is not None
+    assert called.usage is not None
+    assert gone_on.usage.input_tokens > called.usage.input_tokens
+
+    queued = client.responses.create(model=MODEL, input="Hi", background=True, max_output_tokens=4)
+    deadline = time.monotonic() + 60
+    while (done := client.responses.retrieve(queued.id)).status in ("queued", "in_progress"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (queued.status, done.status in ("completed", "incomplete")) == ("queued", True)
 
 
 @pytest.mark.long

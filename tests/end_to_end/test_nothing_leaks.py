@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from leaky_server import FOLDER, HIDDEN, KEYS, PROMPT, TARGET, WRONG_KEY, Leaky, leaky_server
+from leaky_server import FOLDER, HIDDEN, KEYS, PROMPT, TARGET, WHILE_TWO_RUN, WRONG_KEY, Leaky, leaky_server
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def hidden_in(content: bytes) -> list[str]:
 def test_the_search_finds_what_it_looks_for(leaky: Leaky) -> None:
     assert hidden_in((leaky.base / "keys").read_bytes()) == [KEYS[1]]
     assert any(b"text_completion" in message.SerializeToString() for message in leaky.receiver.traces)
-    assert b'"num_running":2' in leaky.looks["GET /inspect/state"].replace(b" ", b"")
+    assert b'"num_running":2' in leaky.looks[WHILE_TWO_RUN].replace(b" ", b"")
 
 
 def test_the_log_holds_none(leaky: Leaky) -> None:

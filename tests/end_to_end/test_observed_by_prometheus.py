@@ -67,6 +67,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
         client = LoadClient(server.port, 32)
         client.run(Asked(f"all-{n}", {**body, "prompt": [n + 9] * 40}) for n in range(30))
         client.run([Asked("again", body), Asked("chat", chat, CHAT)])
+        client.run([Asked("and-again", body)])  # while it has blocks: those of the first time may be gone
         client.run([Asked("left", {**body, "max_tokens": 1500, "stream": True}, leave_events=1)])
         await_that(lambda: server.inspect("requests?limit=1")["num_live"] == 0)
         scraper.await_scrape()
@@ -103,7 +104,7 @@ def test_those_of_a_feature_that_is_on_have_data(scraped: Scraped) -> None:
 
 def test_the_server_was_up_in_every_scrape(scraped: Scraped) -> None:
     assert scraped.prometheus.query("min_over_time(up[10m])")[0][1] == 1
-    assert scraped.prometheus.query("max_over_time(scrape_duration_seconds[10m])")[0][1] < 1
+    assert scraped.prometheus.query("max_over_time(scrape_duration_seconds[10m])")[0][1] < 3 * 1.0
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

@@ -2,10 +2,8 @@
 
 import http.client
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from observed_server import ObservedServer, await_that, observed, total
@@ -38,10 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, receiver: OtlpReceiver) -> 
 
 def order(server: ObservedServer, **change: Any) -> dict[str, Any]:
     """What the inspector answers to an order."""
-    address = re.search(r"^Inspector: (\S+)$", server.server.log.read_text(), re.MULTILINE)
-    assert address is not None
-    place = urlsplit(address[1])
-    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=30)
+    connection = http.client.HTTPConnection(server.server.inspector, timeout=30)
     try:
         connection.request("POST", "/inspect/telemetry", json.dumps(change), {"content-type": "application/json"})
         response = connection.getresponse()

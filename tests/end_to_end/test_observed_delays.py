@@ -7,7 +7,7 @@ import pytest
 from observed_server import ObservedServer, await_that, observed
 
 MS = 10**6
-NUM_REQUESTS = 5
+NUM_REQUESTS, MAX_REQUESTS = 5, 30
 REST_MS = 25
 """All that a stage of the tiny model takes without a delay, at its best of a few requests."""
 
@@ -32,15 +32,24 @@ def delayed(tmp_path: Path) -> Iterator[ObservedServer]:
 
 
 def test_each_planted_delay_shows_in_its_own_stage_alone(delayed: ObservedServer) -> None:
-    labels = [f"slow-{number}" for number in range(NUM_REQUESTS)]
-    for label in labels:
-        delayed.complete(label, prompt="Once", max_tokens=1)
-    told = [await_that(lambda label=label: ended(delayed, label)) for label in labels]
+    told: list[dict[str, int]] = []
+    while len(told) < MAX_REQUESTS and (not told or misplaced(told)):
+        labels = [f"slow-{len(told) + number}" for number in range(NUM_REQUESTS)]
+        for label in labels:
+            delayed.complete(label, prompt="Once", max_tokens=1)
+        told += [await_that(lambda label=label: ended(delayed, label)) for label in labels]
+    assert misplaced(told) == {}
+
+
+def misplaced(told: list[dict[str, int]]) -> dict[str, float]:
+    """The stages that took less than was planted there or much more, and how many ms at their best."""
     least = {stage: min(stages[stage] for stages in told) / MS for stage in told[0]}
     planted = dict(PLANTED.values())
-    for stage, length in least.items():
-        delay = planted.get(stage, 0)
-        assert delay <= length < delay + REST_MS, (stage, least)
+    return {
+        stage: length
+        for stage, length in least.items()
+        if not planted.get(stage, 0) <= length < planted.get(stage, 0) + REST_MS
+    }
 
 
 def ended(server: ObservedServer, label: str) -> dict[str, int] | None:

@@ -31,14 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     file.write_text(KEY + "\n")
     file.chmod(0o600)
     with serving("--load-format", "synthetic", "--api-key-file", str(file)) as running:
-        wait_for_inspector(running)
+        running.wait_observed()
         yield running
-
-
-def wait_for_inspector(server: Server) -> None:
-    from observed_server import await_that
-
-    await_that(lambda: "Inspector: " in server.log.read_text())
 
 
 def tree(server: Server) -> list[psutil.Process]:
@@ -55,9 +49,7 @@ def test_one_port_is_public_and_the_others_are_loopback(server: Server) -> None:
     ]
     public = [(port, kind) for ip, port, kind in addresses if ip not in ("127.0.0.1", "::1")]
     assert public == [(server.port, socket.SOCK_STREAM)]
-    inspector = re.search(r"^Inspector: http://127\.0\.0\.1:(\d+)", server.log.read_text(), re.MULTILINE)
-    assert inspector is not None
-    assert {port for ip, port, _ in addresses if ip == "127.0.0.1"} == {int(inspector[1])}
+    assert {f"{ip}:{port}" for ip, port, _ in addresses if ip == "127.0.0.1"} == {server.inspector}
 
 
 def test_from_outside_only_that_port_answers(server: Server) -> None:

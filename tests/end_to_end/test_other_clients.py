@@ -5,13 +5,14 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from types import ModuleType
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import httpx2
 import pytest
 from either_client import got, listed, opened
 from in_loop import in_loop
+from late_module import LateModule
 from pydantic import BaseModel
 from serving import MODEL, Server, serving
 
@@ -21,16 +22,18 @@ os.environ |= {
     "LANGCHAIN_TRACING_V2": "false",
 }
 WHY = "the packages of the extra `clients` are not installed"
-litellm = pytest.importorskip("litellm", reason=WHY)
-langchain = pytest.importorskip("langchain_openai", reason=WHY)
-langchain_messages = pytest.importorskip("langchain_core.messages", reason=WHY)
-anthropic = pytest.importorskip("anthropic", reason=WHY)
+CLIENTS = ("litellm", "langchain_openai", "langchain_core", "anthropic")
+litellm, langchain, anthropic = LateModule("litellm"), LateModule("langchain_openai"), LateModule("anthropic")
+langchain_messages = LateModule("langchain_core.messages")
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Items? .* using the `ReadOnly` qualifier:UserWarning",
-    "ignore:Accessing the 'model_(computed_)?fields' attribute on the instance:DeprecationWarning",
-)
-"""What pydantic has to say of LiteLLM."""
+pytestmark = [
+    pytest.mark.skipif(not all(map(find_spec, CLIENTS)), reason=WHY),
+    # What pydantic has to say of LiteLLM.
+    pytest.mark.filterwarnings(
+        "ignore:Items? .* using the `ReadOnly` qualifier:UserWarning",
+        "ignore:Accessing the 'model_(computed_)?fields' attribute on the instance:DeprecationWarning",
+    ),
+]
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 ANSWER = "The capital of France is Paris."
@@ -163,7 +166,7 @@ def lite(server: Server, request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["completion", "acompletion"])
 @in_loop
 async def test_litellm_chats_and_streams(lite: dict[str, Any], name: str) -> None:
-    complete = getattr(quiet(litellm), name)
+    complete = getattr(quiet_litellm(), name)
     whole = await got(complete(**lite, messages=QUESTION))
     chunks = await listed(complete(**lite, messages=QUESTION, stream=True, stream_options={"include_usage": True}))
     assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == (ANSWER, "stop")
@@ -171,16 +174,16 @@ async def test_litellm_chats_and_streams(lite: dict[str, Any], name: str) -> Non
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
 
 
-def quiet(module: ModuleType) -> Any:
+def quiet_litellm() -> LateModule:
     """LiteLLM without what it tells its makers."""
-    module.telemetry = False  # type: ignore[attr-defined]
-    return module
+    litellm.module.telemetry = False
+    return litellm
 
 
 @pytest.mark.parametrize("name", ["completion", "acompletion"])
 @in_loop
 async def test_litellm_calls_a_tool_and_goes_on_with_what_it_says(lite: dict[str, Any], name: str) -> None:
-    complete = getattr(quiet(litellm), name)
+    complete = getattr(quiet_litellm(), name)
     messages: list[Any] = [WEATHER_QUESTION]
     asked: Any = {**lite, "tools": [TOOL]}
     named = {"type": "function", "function": {"name": "get_weather"}}

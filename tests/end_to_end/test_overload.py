@@ -1,6 +1,7 @@
 """Real processes under more than they can bear: the queue keeps its bound, and who is refused is told at once."""
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -31,11 +32,8 @@ BODY = {"prompt": "Hi", "max_tokens": NUM_TOKENS, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ObservedServer]:
-    with serving(*FLAGS) as running:
-        await_that(lambda: "Inspector: " in running.log.read_text())
-        observed = ObservedServer(running)
+    with serving(*FLAGS) as running, contextlib.closing(ObservedServer(running)) as observed:
         yield observed
-        observed.close()
 
 
 class Answer(NamedTuple):

@@ -1,35 +1,15 @@
 """In float32 a model that ranks share, by shards, by stages or by both, gives the tokens of one process."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from mixed_requests import VOCAB, Judge, MixedRequest, mixed_requests
+from mixed_requests import Judge, MixedRequest, mixed_requests
+from random_model import random_model
 
 from vllm_obs.engine.frontend.llm import LLM
-from vllm_obs.engine.model.source import resolve_model
 
 pytestmark = pytest.mark.timeout(900)
 Mix = list[MixedRequest]
-
-RANDOM_MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": VOCAB,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": True,
-    "torch_dtype": "float32",
-    "eos_token_id": 2,
-}
-"""Random weights. Of its two key-value heads four shards have one each, so that two have the same."""
 
 
 def generate(mix: Mix, **engine_args: Any) -> list[list[int]]:
@@ -72,21 +52,19 @@ def test_the_default_model(
 
 
 @pytest.fixture(scope="module")
-def random_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def asked_random(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """How a model of random weights is asked for."""
-    path: Path = tmp_path_factory.mktemp("random-model")
-    (path / "config.json").write_text(json.dumps(RANDOM_MODEL))
-    return {"model": str(path), "load_format": "dummy", "tokenizer": resolve_model(None).path}
+    return random_model(tmp_path_factory.mktemp("random-model"))
 
 
 @pytest.fixture(scope="module")
-def whole_random(mix: Mix, random_model: dict[str, Any]) -> list[list[int]]:
-    return generate(mix, **random_model)
+def whole_random(mix: Mix, asked_random: dict[str, Any]) -> list[list[int]]:
+    return generate(mix, **asked_random)
 
 
 @pytest.mark.parametrize("num_shards", [pytest.param(2, marks=pytest.mark.long), 4])
 def test_a_model_with_fewer_key_heads_than_shards(
-    num_shards: int, mix: Mix, random_model: dict[str, Any], whole_random: list[list[int]]
+    num_shards: int, mix: Mix, asked_random: dict[str, Any], whole_random: list[list[int]]
 ) -> None:
-    shared = generate(mix, tensor_parallel_size=num_shards, **random_model)
-    Judge(mix, **random_model).compare(f"{num_shards} shards of a random model", whole_random, shared)
+    shared = generate(mix, tensor_parallel_size=num_shards, **asked_random)
+    Judge(mix, **asked_random).compare(f"{num_shards} shards of a random model", whole_random, shared)

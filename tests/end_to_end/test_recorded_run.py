@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from observed_server import await_that
 from run_rings import only_run, records_of
 from serving import Server, serving
 from start_phases import outermost
@@ -102,27 +103,45 @@ def header_of(run: Path, role: str) -> RingHeader:
 
 
 class Served(NamedTuple):
-    """A run that has ended, and its headers as they were at a moment (ns) when it had served three requests."""
+    """A run that has ended, and its headers as they were at a moment (ns) when it had served three requests.
+
+    `modules` are those that the API server and the engine had loaded by then.
+    """
 
     run: Path
     seen_at: int
     api_server: RingHeader
     engine: RingHeader
+    modules: list[list[str]]
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    """One request of 24 tokens, one that is refused, and one that is only scored."""
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One request of 24 tokens, one that is refused, and one that is only scored; traces are to go somewhere."""
+    probes = tmp_path_factory.mktemp("probes")
+    (probes / "sitecustomize.py").write_text(f"DIRECTORY = {str(probes)!r}\n{PROBE}")
+    path = os.pathsep.join(filter(None, [str(probes), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory(prefix="vo-", dir="/tmp") as place:
-        with recorded(Path(place)) as server:
+        with recorded(Path(place), "--otlp-traces-endpoint", "http://127.0.0.1:1", PYTHONPATH=path) as server:
             server.request("POST", TEXT, {"prompt": "Once upon a time, there was a mouse that", "max_tokens": 24})
             server.request("POST", TEXT, {"prompt": "Hi", "temperature": 9})
             server.request("POST", TEXT, {"prompt": "Score", "echo": True, "logprobs": 1, "max_tokens": 0})
             time.sleep(1.2)
             run = only_run(Path(place))
             headers = (header_of(run, "APIServer_0"), header_of(run, "EngineCore_DP0"))
-            found = Served(run, time.monotonic_ns(), *headers)
+            found = Served(run, time.monotonic_ns(), *headers, modules_of(server, probes))
         yield found
+
+
+def modules_of(server: Server, probes: Path) -> list[list[str]]:
+    """What the API server and the engine have loaded."""
+    processes = (psutil.Process(server.process.pid), server.child("vllm-obs::EngineCore"))
+    found = []
+    for process in processes:
+        process.send_signal(signal.SIGUSR2)
+        told = probes / f"modules-{process.pid}"
+        found.append(await_that(lambda told=told: told.exists() and told.read_text()).split())
+    return found
 
 
 def test_the_headers_tell_what_is_done_now(served: Served) -> None:
@@ -249,19 +268,8 @@ def test_a_run_without_telemetry_leaves_nothing_and_has_no_observer(run_base: Pa
     assert list(only_run(run_base).glob("*.ring")) == []
 
 
-def test_serving_processes_load_no_exporter(run_base: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(f"DIRECTORY = {str(tmp_path)!r}\n{PROBE}")
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    with recorded(run_base, "--otlp-traces-endpoint", "http://127.0.0.1:1", PYTHONPATH=path) as server:
-        assert server.request("POST", TEXT, {"prompt": "Hi", "max_tokens": 2})[0] == 200
-        for process in (psutil.Process(server.process.pid), server.child("vllm-obs::EngineCore")):
-            process.send_signal(signal.SIGUSR2)
-            told = tmp_path / f"modules-{process.pid}"
-            deadline = time.monotonic() + 20
-            while not told.exists() or not told.read_text():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            modules = told.read_text().split()
-            assert "vllm_obs.telemetry.flight_recorder" in modules
-            heavy = ("prometheus_client", "opentelemetry.sdk", "opentelemetry.exporter", "streamlit")
-            assert [module for module in modules if module.startswith(heavy)] == []
+def test_serving_processes_load_no_exporter(served: Served) -> None:
+    for modules in served.modules:
+        assert "vllm_obs.telemetry.flight_recorder" in modules
+        heavy = ("prometheus_client", "opentelemetry.sdk", "opentelemetry.exporter", "streamlit")
+        assert [module for module in modules if module.startswith(heavy)] == []

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from load_client import Asked, LoadClient, Seen
@@ -28,9 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedServer]
 
 
 def ask(server: ObservedServer, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-    address = re.search(r"^Inspector: (\S+)$", server.server.log.read_text(), re.MULTILINE)
-    assert address is not None
-    connection = HTTPConnection(urlsplit(address[1]).netloc, timeout=30)
+    connection = HTTPConnection(server.server.inspector, timeout=30)
     try:
         content = None if body is None else json.dumps(body)
         connection.request(method, path, content, {"content-type": "application/json"})

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from load_client import Asked, LoadClient
 from observed_server import ObservedServer, await_that, observed, total
+from run_rings import only_run, records_of
+
+from vllm_obs.telemetry.records import MemorySampled
 
 LEAST_OF_START = 0.99
 LEAST_OF_MEMORY = 0.95
@@ -30,10 +33,16 @@ def server(request: pytest.FixtureRequest, base: Path) -> Iterator[ObservedServe
     with observed(base / request.param, *flags, env={"VLLM_OBS_RUN_DIR": str(runs)}) as running:
         await_that(lambda: {each["state"] for each in running.inspect("processes")["processes"]} == {"ready"})
         yield running
+        await_that(lambda: {"APIServer_0", "EngineCore_DP0"} <= recorded_roles(only_run(runs)))
     # It has ended: what it left behind tells the same.
     views = startup_command("--json", runs=runs)
     assert views["startup"]["run"]["accounted"] >= LEAST_OF_START
     assert {row["role"] for row in views["memory"]["processes"]} >= {"APIServer_0", "EngineCore_DP0"}
+
+
+def recorded_roles(run: Path) -> set[str]:
+    """Whose memory the Observer has recorded; it looks at one process a second."""
+    return {each.role for each in records_of(run, "Observer") if isinstance(each, MemorySampled)}
 
 
 def startup_command(*arguments: str, runs: Path) -> Any:

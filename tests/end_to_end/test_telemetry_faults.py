@@ -13,6 +13,7 @@ import pytest
 from dead_ends import BlackHole, black_hole, stalled_scrapes
 from load_client import Asked, LoadClient, Seen
 from observed_server import NAME, ObservedServer, await_that, observed, total
+from steady_load import UNHURRIED
 
 BACK_SECONDS = 3 * 5.0
 """Three times what is promised."""
@@ -32,7 +33,7 @@ def hole() -> Iterator[BlackHole]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, hole: BlackHole) -> Iterator[ObservedServer]:
     """It traces everything into a black hole."""
-    variables = {
+    variables = UNHURRIED | {
         "OTEL_EXPORTER_OTLP_ENDPOINT": hole.url,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         "OTEL_EXPORTER_OTLP_TIMEOUT": "2000",

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -56,14 +55,12 @@ class Looker:
     """Takes the stacks of all processes over the inspector."""
 
     def __init__(self, server: Server) -> None:
-        await_that(lambda: "Inspector: " in server.log.read_text())
-        address = re.search(r"^Inspector: http://(\S+):(\d+)$", server.log.read_text(), re.MULTILINE)
-        assert address is not None
-        self._host, self._port = address[1], int(address[2])
+        server.wait_observed()
+        self._address = server.inspector
 
     def look(self, _: int = 0) -> dict[str, dict[str, Any]]:
         """By its title what each process showed."""
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=60)
+        connection = http.client.HTTPConnection(self._address, timeout=60)
         try:
             connection.request("POST", "/inspect/stacks", b"{}", {"content-type": "application/json"})
             reply = json.loads(connection.getresponse().read())

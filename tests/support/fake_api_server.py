@@ -15,6 +15,7 @@ from vllm_obs.engine.codec import write_fields
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.server.api_server_settings import ApiServerSettings
 from vllm_obs.server.launcher_messages import (
+    BLAMED,
     CUT_OFF,
     DRAIN,
     DRAINED,
@@ -50,7 +51,7 @@ class FakeApiServer:
         self._status("loading")
         threading.Thread(target=self._take_connections, daemon=True).start()
         self._owner.on_stop(self._stopping.set)
-        for kind in (DRAIN, CUT_OFF, TELEMETRY, PROFILE, RELOAD, SUSPECTS, ENGINE):
+        for kind in (DRAIN, CUT_OFF, TELEMETRY, PROFILE, RELOAD, SUSPECTS, BLAMED, ENGINE):
             self._owner.on_order(kind, lambda payload, kind=kind: self._hear(kind, payload))
         self._stopping.wait(60)
         os._exit(self._code)
@@ -63,7 +64,9 @@ class FakeApiServer:
         with self._log.open("a") as log:
             log.write(f"{self._route.client_life} {kind} {told}\n")
         if kind == PROFILE:  # as good an occasion as any
-            self._owner.say(SUSPECTS, [b"d" * 32])
+            self._owner.say(SUSPECTS, [[b"d" * 32, True, True]])
+        if kind in (PROFILE, SUSPECTS):
+            self._owner.say(SUSPECTS, [])
         if kind == ENGINE:
             self._hear_of(EngineNews.read(payload))
         elif kind == CUT_OFF or (kind == DRAIN and os.environ.get("VLLM_OBS_FAKE_SERVER") != "slow"):

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from notify_socket import NotifySocket, notify_socket
 from observed_server import NAME, await_that, tiny_model
@@ -45,6 +44,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": CHAT, "tool_choice": "none", "temperature": 9}),
     ("/v1/completions", {"prompt": "a", "structured_outputs": {"json": {"$ref": f"#/{'x' * 64}{PROMPT}"}}}),
 ]
+WHILE_TWO_RUN = "GET /inspect/state while two run"
+"""They may have ended when all has been looked at."""
 INSPECTED = re.compile(r"\{(\w+)(?::path)?\}")
 
 
@@ -88,10 +89,7 @@ class Leaky:
 
     @property
     def inspector(self) -> http.client.HTTPConnection:
-        address = re.search(r"^Inspector: (\S+)$", self.server.log.read_text(), re.MULTILINE)
-        assert address is not None
-        place = urlsplit(address[1])
-        return http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
+        return http.client.HTTPConnection(self.server.inspector, timeout=60)
 
     def look(self, method: str, path: str, body: str | None = None) -> bytes:
         """What the inspector answers; of an endless stream its first bytes."""
@@ -138,7 +136,7 @@ def _played(base: Path, receiver: OtlpReceiver, manager: NotifySocket) -> Iterat
     server = Server(*model, *flags, env=variables)
     try:
         server.wait_ready(120)
-        await_that(lambda: "Inspector: " in server.log.read_text(), 60)
+        server.wait_observed()
         found = Leaky(server, receiver, base)
         found.told += manager.received()
         _ask_all(found)
@@ -227,6 +225,7 @@ def _open_streams(found: Leaky) -> list[threading.Thread]:
         return running == len(threads)
 
     await_that(are_running)
+    found.looks[WHILE_TWO_RUN] = found.looks["GET /inspect/state"]
     return threads
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from browser import View
 from observed_server import ObservedServer, observed
 from shown_pages import dashboard
-from steady_load import steady_load
+from steady_load import UNHURRIED, steady_load
 
 NUM_BLOCKS = 128
 FLAGS = (
@@ -61,7 +61,7 @@ class Live(NamedTuple):
 @contextlib.contextmanager
 def live_inspector(model: Path, runs: Path) -> Iterator[Live]:
     """A server whose KV cache is short, requests for as long as the block lasts, and the dashboard."""
-    env = {"VLLM_OBS_RUN_DIR": str(runs)}
+    env = {"VLLM_OBS_RUN_DIR": str(runs), **UNHURRIED}
     with observed(model, *FLAGS, env=env) as server, contextlib.ExitStack() as load:
         load.enter_context(steady_load(server.port))
         with dashboard("--url", f"http://127.0.0.1:{server.port}", env=env) as address:

@@ -100,6 +100,8 @@ class MetricFacts:
         self._free = list(range(DESCRIBED.num_blocks))
         self._step = 0
         self._plans: dict[int, StepPlanned] = {}
+        self.execution: dict[str, Any] = {}
+        """How the ranks run their parts: fields of WorkerStep."""
 
     def new_view(self, **settings: Any) -> MetricsView:
         """A view of this run that has seen nothing."""
@@ -214,7 +216,7 @@ class MetricFacts:
         moments = (received_at, prepared_at, forwarded_at, sample_begun_at, sampled_at)
         num_tokens, num_rows = sum(plan.num_scheduled_tokens), len(plan.request_ids)
         for rank in range(DESCRIBED.world_size):
-            self.tell(CORE, WorkerStep(step, rank, *moments, num_tokens, num_rows))
+            self.tell(CORE, WorkerStep(step, rank, *moments, num_tokens, num_rows, **self.execution))
         back_at = self.later()
         updated_at = self.later()
         tokens = [1] * len(with_token)

@@ -3,12 +3,11 @@
 import contextlib
 import http.client
 import json
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from prometheus_client.parser import text_string_to_metric_families
 from serving import Server, serving
@@ -32,9 +31,10 @@ def tiny_model(directory: Path) -> list[str]:
 
 
 class ObservedServer:
-    """A running server, its metrics and its inspector."""
+    """A ready server, its metrics and its inspector. Making one waits for its Observer."""
 
     def __init__(self, server: Server) -> None:
+        server.wait_observed()
         self.server = server
         self.port = server.port
         self._inspector: http.client.HTTPConnection | None = None
@@ -59,9 +59,7 @@ class ObservedServer:
 
     def exposition(self) -> str:
         """What a scrape is answered."""
-        status, text = self.server.request("GET", "/metrics")
-        assert status == 200, text
-        return str(text)
+        return self.server.exposition()
 
     def samples(self) -> Samples:
         """All samples of a scrape by their name."""
@@ -82,10 +80,7 @@ class ObservedServer:
 
     def _ask(self, path: str) -> tuple[int, bytes]:
         if self._inspector is None:
-            address = re.search(r"^Inspector: (\S+)$", self.server.log.read_text(), re.MULTILINE)
-            assert address is not None, self.server.log.read_text()
-            place = urlsplit(address[1])
-            self._inspector = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
+            self._inspector = http.client.HTTPConnection(self.server.inspector, timeout=60)
         self._inspector.request("GET", f"/inspect/{path}")
         response = self._inspector.getresponse()
         return response.status, response.read()
@@ -117,7 +112,6 @@ def await_that(is_so: Callable[[], Any], seconds: float = 20.0) -> Any:
 def observed(directory: Path, *args: str, env: dict[str, str] | None = None) -> Iterator[ObservedServer]:
     """A ready server of the tiny model, written to `directory`, whose inspector answers."""
     with serving(*tiny_model(directory), *args, env=env) as server:
-        await_that(lambda: "Inspector: " in server.log.read_text())
         running = ObservedServer(server)
         try:
             yield running

@@ -18,7 +18,7 @@ from serving import free_port
 COMMAND = shutil.which("prometheus")
 REASON = "Debian's package `prometheus` is not installed"
 CONFIG = """
-global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+global: {{scrape_interval: 3s, scrape_timeout: 3s}}
 scrape_configs: [{{job_name: vllm, static_configs: [{{targets: ["127.0.0.1:{port}"]}}]}}]
 """
 
@@ -51,7 +51,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def prometheus(target_port: int) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes that port every second."""
+    """A Prometheus that scrapes that port every three seconds: three times what a scrape may take."""
     with tempfile.TemporaryDirectory(prefix="prometheus-") as directory:
         config = Path(directory) / "prometheus.yml"
         config.write_text(CONFIG.format(port=target_port))

@@ -1,5 +1,7 @@
 """RecordingView: a view that keeps what it was told."""
 
+from collections.abc import Sequence
+
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.view import BaseView, Source
@@ -14,8 +16,12 @@ class RecordingView(BaseView):
         self.steps: list[StepFacts] = []
         self.losses: list[tuple[str, int]] = []
 
-    def tokens(self, ledger: SequenceLedger, gap_ns: int | None, sampled_at: int) -> None:
-        self.gaps.setdefault(ledger.request_id, []).append(gap_ns)
+    def first_token(self, ledger: SequenceLedger, sampled_at: int) -> None:
+        self.gaps.setdefault(ledger.request_id, []).append(None)
+
+    def tokens(self, ledgers: Sequence[SequenceLedger], gap_ns: int, sampled_at: int) -> None:
+        for ledger in ledgers:
+            self.gaps.setdefault(ledger.request_id, []).append(gap_ns)
 
     def sequence_closed(self, ledger: SequenceLedger) -> None:
         self.closed.append(ledger)

@@ -56,7 +56,12 @@ class SchedulerDriver:
 
     def answer(self) -> list[str]:
         """Apply the oldest answer; the ids that got a token."""
+        return self.answer_with([])
+
+    def answer_with(self, failed: list[tuple[str, str, str]]) -> list[str]:
+        """Apply the oldest answer, to which these failures are added; the ids that got a token."""
         _, output = self._answers.popleft()
+        output.failed.extend(failed)
         update = self.scheduler.update_from_output(output)
         self.num_wasted_rows += update.num_wasted_rows
         self._collect()

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -57,6 +58,37 @@ class Server:
                     return
             time.sleep(0.05)
         raise AssertionError(f"not ready within {seconds} s:\n{self.log.read_text()}")
+
+    def wait_observed(self, seconds: float = 60.0) -> None:
+        """Return when the Observer answers too: it comes up beside the server, and on a busy machine later."""
+        deadline = time.monotonic() + seconds
+        while self._said_inspector() is None:
+            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.log.read_text()}"
+            assert time.monotonic() < deadline, f"no inspector within {seconds} s:\n{self.log.read_text()}"
+            time.sleep(0.05)
+        self.exposition(deadline - time.monotonic())
+
+    def exposition(self, seconds: float = 20.0) -> str:
+        """What a scrape is answered; where the Observer is late for once (503) another is made.
+
+        Who wants to know whether it is there asks by `request`.
+        """
+        deadline = time.monotonic() + seconds
+        while (answer := self.request("GET", "/metrics"))[0] != 200:
+            assert answer[0] == 503, answer
+            assert time.monotonic() < deadline, answer
+            time.sleep(0.05)
+        return str(answer[1])
+
+    @property
+    def inspector(self) -> str:
+        """HOST:PORT of the inspector, as the server told it first."""
+        said = self._said_inspector()
+        assert said is not None, self.log.read_text()
+        return said[1]
+
+    def _said_inspector(self) -> re.Match[str] | None:
+        return re.search(r"^Inspector: http://(\S+)$", self.log.read_text(), re.MULTILINE)
 
     def connect(self, seconds: float = 120.0) -> http.client.HTTPConnection:
         """A fresh connection to it."""

@@ -54,6 +54,9 @@ class LetterTokenizer:
 
     eos_token_ids = tuple(range(NUM_EOS))
 
+    def __init__(self) -> None:
+        self.whole_texts: dict[int, str] = {}
+
     def is_special(self, token_id: int) -> bool:
         return False
 

@@ -97,7 +97,10 @@ class SimulatedExecutor(FakeExecutor):
         assert positions[-1] < batch.num_tokens[row], "only known tokens are computed"
         assert positions[-1] < batch.num_blocks[row] * self.block_size, "the blocks cover the step"
         tokens = batch.token_ids[row, positions].astype(np.int64)
-        self._cells[self._places(row, positions)] = cells_of(tokens, positions)
+        cells = cells_of(tokens, positions)
+        if self._world.faults.nan and BROKEN_CELL in self._cells[self._places(row, np.arange(begin))]:
+            cells = np.full_like(cells, BROKEN_CELL)
+        self._cells[self._places(row, positions)] = cells
 
     def _places(self, row: int, positions: Any) -> Any:
         block_size = self.block_size
@@ -151,19 +154,20 @@ class SimulatedExecutor(FakeExecutor):
         return token
 
     def _break_numbers(self, row: int, num_tokens: int) -> None:
-        """Nothing computed of the row is a number, which shows only now; who shares its blocks has it too."""
+        """Nothing computed of the row is a number, which shows only now; who shares its blocks reads it too.
+
+        Only the row itself may fail with it.
+        """
         batch, request_id = self._batch, self._batch.request_ids[row]
         end = int(batch.num_computed_tokens[row]) + num_tokens
         places = self._places(row, np.arange(self._computed_from[request_id], end))
         self._cells[places] = BROKEN_CELL
+        self._excuse(request_id, "invalid_logits")
+        self.reached["NaN row"] += 1
         blocks = set((places // self.block_size).tolist())
         for other in range(batch.num_rows):
-            if not blocks.isdisjoint(batch.block_tables[other, : batch.num_blocks[other]].tolist()):
-                self._excuse(batch.request_ids[other], "invalid_logits")
-        for new in [new for plan in self._under_way for new in plan.new_rows]:
-            if not blocks.isdisjoint(new.block_ids):
-                self._excuse(new.request_id, "invalid_logits")
-        self.reached["NaN row"] += 1
+            table = batch.block_tables[other, : batch.num_blocks[other]].tolist()
+            self.reached["NaN shared"] += other != row and not blocks.isdisjoint(table)
 
     def _add_prompt_logprobs_of(self, output: ModelRunnerOutput, row: int, num_tokens: int) -> None:
         batch = self._batch

@@ -9,6 +9,9 @@ from load_client import CHAT, Asked, LoadClient
 
 NUM_AT_A_TIME = 24
 SHARED = [7] * 48
+UNHURRIED = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": "sample_tokens=delay:0.02"}
+"""The environment of a server whose steps wait more than they compute: what it shows under this load is the same,
+and it leaves the cores to those who look at it, and to other tests."""
 
 
 def _wave(number: int) -> list[Asked]:

@@ -6,6 +6,7 @@ import numpy as np
 from bad_frames import sample_request
 
 from vllm_obs.engine.executor import commands
+from vllm_obs.engine.executor.plan_columns import pack_columns
 from vllm_obs.engine.messages import (
     AbortRequests,
     Detours,
@@ -70,6 +71,13 @@ def plan() -> StepPlan:
     return StepPlan(3, [row], ["a", "b", "c"], [[], [7, 8], []], [1, 2, 3], [-1, 5, -1], [100, 1, 1, 1], ["z"])
 
 
+def execute_next() -> commands.ExecuteNext:
+    """A plan told by call 1's, `plan()`, whose new row runs on."""
+    told = StepPlan(4, [], [], [[], [7], [], []], [3, 4, 3000, 1], [-1] * 4, [9, 1, 1, 1, 1], [])
+    new = NewRow("m", int32(1, 2), 2, SamplingSpec(), [9], 0)
+    return commands.ExecuteNext(2, 1, 4, pack_columns(told), commands.RowChanges([0], ["y"], [new], ["a"]))
+
+
 def answer() -> ModelRunnerOutput:
     moments = [WorkerMoments(0, 1, 2, 3, 4, 5)]
     failed = [("b", "invalid_logits", "no")]
@@ -91,6 +99,8 @@ OUTPUTS: dict[str, Any] = {
 COMMANDS: dict[str, Any] = {
     "initialize": commands.InitializeCache(12),
     "execute": commands.ExecuteModel(1, plan()),
+    "execute next": execute_next(),
+    "execute the same rows": execute_next()._replace(changes=None),
     "sample": commands.SampleTokens(2, GrammarMasks(["a"], int32(1, 2).reshape(1, 2))),
     "bare sample": commands.SampleTokens(2, None),
     "profile": commands.Profile(4, ProfileOrder("p", "samples", "/nowhere", 0.5, 10), False),
