@@ -185,6 +185,8 @@ def test_request_is_filtered_chosen_and_found_again_by_its_link(shown: View, liv
     shown.settle()
 
     def labels() -> set[str]:
+        if not shown.has_table("came at", "label"):  # it is about to be drawn anew
+            return set()
         return {f"{row['label'][:6]} {row['state']}" for row in shown.table("came at", "label")}
 
     shown.wait_for(lambda: labels() == {"wave-1 ended"}, "the rows that were asked for")

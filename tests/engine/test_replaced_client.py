@@ -71,8 +71,10 @@ class Client:
 
 
 @pytest.fixture
-def process() -> Iterator[EngineProcess]:
-    """An engine over the fake executor that has two clients."""
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProcess]:
+    """An engine over the fake executor that has two clients, whose blocks last for the time of a test."""
+    monkeypatch.setenv("VLLM_OBS_TEST_HOOKS", "1")
+    monkeypatch.setenv("VLLM_OBS_TEST_FAULTS", "fake_execute=delay:0.05")
     with RunDirectory.create() as directory:
         config = replace(tiny_config(), run_dir=str(directory.path))
         made = EngineProcess(config, MemoryRecorder(), [0, 0], "fake_engine_process")
