@@ -242,7 +242,7 @@ class Lifecycle:
         """The engine once it is ready; the tokenizer is read meanwhile."""
         config = self._api.config
         memory = MemorySamples(self._role, self._recorder)
-        memory.skip()
+        memory.added("prepare server", "libraries")  # and all before it, imports as well
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model)
         chat_template = load_chat_template(config.model, tokenizer)
         client = self._supervisor.client

@@ -356,11 +356,15 @@ def test_a_signal_while_another_engine_starts_is_a_clean_stop(engine: FakeEngine
 
 def test_with_restarts_the_server_lives_on_and_serves(engine: FakeEngine, listener: socket.socket) -> None:
     loops = loops_of(engine)
+    following = engine.successor()
+    following.loaded.clear()
+    engine.successors.append(following)
 
     def scenario(client: Client) -> Any:
         client.wait_for("/readyz", 200)
         loops[0].call_soon_threadsafe(engine.die, "killed by signal 9")
         client.wait_for("/readyz", 503)
+        loops[0].call_soon_threadsafe(following.loaded.set)
         client.wait_for("/readyz", 200)
         status = client.post({"prompt": "Hi", "max_tokens": 2}).status
         stop()
