@@ -54,10 +54,6 @@ class MemorySamples:
         self._measure = measure
         self._before = 0
 
-    def skip(self) -> None:
-        """What was added since the last time belongs to no part."""
-        self._before = self._measure().anonymous_bytes
-
     def added(self, phase: str, part: str) -> None:
         """All memory of its own that the process took since the last time is of this part."""
         resident = self._measure()

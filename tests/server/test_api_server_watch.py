@@ -1,27 +1,15 @@
 """Of several API servers one that hangs is killed, once the watchdog has had its time; whoever moves is not."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_headers import FakeHeaders
 
 from vllm_obs.server.api_server_watch import ApiServerWatch
 from vllm_obs.telemetry.activity import Activity
-from vllm_obs.telemetry.watchdog_headers import RunHeaders
 from vllm_obs.telemetry.watchdog_rule import ProcessLook
 
 S = 10**9
-
-
-class FakeHeaders(RunHeaders):
-    """Headers that somebody else sets."""
-
-    def __init__(self) -> None:
-        super().__init__(Path("/nonexistent"))
-        self.looks: list[ProcessLook] = []
-
-    def look(self) -> list[ProcessLook]:
-        return self.looks
 
 
 class FakePlace:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from fake_headers import FakeHeaders
 from scripted_run import MODEL, ScriptedRun
 
 from vllm_obs.engine.synthetic.regimes import Arrival, Stall
@@ -28,17 +29,6 @@ from vllm_obs.telemetry.watchdog_log import StallLog
 from vllm_obs.telemetry.watchdog_rule import ProcessLook
 
 S = 10**9
-
-
-class FakeHeaders(RunHeaders):
-    """Headers that somebody else sets."""
-
-    def __init__(self) -> None:
-        super().__init__(Path("/nonexistent"))
-        self.looks: list[ProcessLook] = []
-
-    def look(self) -> list[ProcessLook]:
-        return self.looks
 
 
 class FakeProcesses(ProcessReader):
