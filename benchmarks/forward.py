@@ -19,6 +19,7 @@ import torch  # noqa: E402
 
 from vllm_obs.engine.args import EngineArgs  # noqa: E402
 from vllm_obs.engine.attention.batch import AttentionBatch  # noqa: E402
+from vllm_obs.engine.attention.kv_cache import BlockedKVCache  # noqa: E402
 from vllm_obs.engine.config import Dtype, VllmConfig  # noqa: E402
 from vllm_obs.engine.kernels.cpu.program import LABEL_FIELD, Records, Times  # noqa: E402
 from vllm_obs.engine.model.compiled_decoder import CompiledDecoder  # noqa: E402
@@ -39,16 +40,26 @@ def config(model: str | None, dtype: Dtype, quantization: str) -> VllmConfig:
 
 
 class Steps:
-    """Runs steps of random tokens over a cache whose blocks lie scattered."""
+    """Runs steps of random tokens over a cache whose blocks lie scattered.
 
-    def __init__(self, model: DecoderModel, num_blocks: int) -> None:
-        self.model = model
+    The first `num_shared` tokens of a step's rows lie in the same blocks, as after a hit in the prefix cache.
+    """
+
+    def __init__(self, model: DecoderModel, num_blocks: int, num_shared: int = 0) -> None:
+        self.model, self.num_shared = model, num_shared
         self.cache: PagedKVCache = model.allocate_kv_cache(num_blocks, BLOCK_SIZE)
         self.blocks = torch.randperm(num_blocks - 1) + 1
+        if isinstance(self.cache, BlockedKVCache):
+            # Untouched zeros all lie in one page, and would be read from the nearest cache.
+            some = torch.randn(self.cache.layers[0].shape[1:])
+            for layer in self.cache.layers:
+                layer.copy_(some)
 
     def run(self, num_rows: int, num_queries: int, seq_len: int) -> None:
         """`num_rows` sequences that compute their last `num_queries` of `seq_len` tokens, then logits for each."""
-        tables = self.blocks[: num_rows * (seq_len // BLOCK_SIZE)].view(num_rows, -1)
+        tables = self.blocks[: num_rows * (seq_len // BLOCK_SIZE)].view(num_rows, -1).clone()
+        num_shared = min(self.num_shared, seq_len - num_queries) // BLOCK_SIZE
+        tables[:, :num_shared] = tables[0, :num_shared]
         positions = torch.arange(seq_len - num_queries, seq_len)
         slots = tables[:, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
         batch = AttentionBatch(
@@ -84,23 +95,26 @@ class OperatorTimes:
 
 
 def timed(runs: Sequence[Callable[[], None]], seconds: float) -> list[str]:
-    """Best and median milliseconds over that many seconds, and page faults of the median step, of each."""
+    """Best and median milliseconds over that many seconds, of CPU time too, and page faults of the median step."""
     for run in runs:
         run()
     times: list[list[tuple[float, int]]] = [[] for _ in runs]
+    cpu_times: list[list[float]] = [[] for _ in runs]
     end = time.monotonic() + seconds * len(runs)
     while time.monotonic() < end or len(times[-1]) < 3:
-        for run, found in zip(runs, times, strict=True):
+        for run, found, cpu_found in zip(runs, times, cpu_times, strict=True):
             faults_before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            begun = time.perf_counter()
+            begun, cpu_begun = time.perf_counter(), time.process_time()
             run()
-            took = time.perf_counter() - begun
+            took, cpu_took = time.perf_counter() - begun, time.process_time() - cpu_begun
             found.append((took, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults_before))
+            cpu_found.append(cpu_took)
     lines = []
-    for found in times:
-        ordered = sorted(found)
+    for found, cpu_found in zip(times, cpu_times, strict=True):
+        ordered, cpu = sorted(found), [1e3 * took for took in sorted(cpu_found)]
         median, faults = ordered[len(ordered) // 2]
-        lines.append(f"{ordered[0][0] * 1e3:8.1f} {median * 1e3:8.1f} {faults:8d}")
+        clock = f"{ordered[0][0] * 1e3:8.2f} {median * 1e3:8.2f}"
+        lines.append(f"{clock} {cpu[0]:8.2f} {cpu[len(cpu) // 2]:8.2f} {faults:8d}")
     return lines
 
 
@@ -123,19 +137,23 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="bfloat16")
     parser.add_argument("--quantization", nargs="*", default=["auto"], help="auto, none, or both")
     parser.add_argument("--context", type=int, default=192, help="tokens in the cache of each decoding sequence")
+    parser.add_argument("--shared", type=int, default=0, help="how many of these lie in the same blocks for all")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=2.0, help="how long to repeat each shape")
     parser.add_argument("--rows", type=int, nargs="*", default=DECODE_ROWS)
     parser.add_argument("--prompts", type=int, nargs="*", default=PROMPT_TOKENS)
     parser.add_argument("--operators", action="store_true", help="also what each operator takes, in ms")
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     forms: list[Steps] = []
     for quantization in arguments.quantization:
         begun = time.perf_counter()
         model = load_model(config(arguments.model, arguments.dtype, quantization))
         took = time.perf_counter() - begun
         print(f"{quantization}, {arguments.dtype}, {torch.get_num_threads()} threads, loaded in {took:.2f} s")
-        forms.append(Steps(model, 32 * (arguments.context // BLOCK_SIZE) + 2048 // BLOCK_SIZE + 1))
-    print("step                          best ms   median   faults")
+        num_blocks = 32 * (arguments.context // BLOCK_SIZE) + 2048 // BLOCK_SIZE + 1
+        forms.append(Steps(model, num_blocks, arguments.shared))
+    print("step                          best ms   median best CPU   median   faults")
     shapes = [(f"decode {rows:4d} rows", (rows, 1, arguments.context)) for rows in arguments.rows]
     shapes += [(f"prompt {tokens:4d} tokens", (1, tokens, tokens)) for tokens in arguments.prompts]
     for name, shape in shapes:

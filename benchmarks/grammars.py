@@ -1,7 +1,7 @@
 """What grammars cost: to compile and a token by library, a step of the engine, and a running server.
 
-`costs` compares llguidance and xgrammar (if it is there), `engine` prints the CPU time of steps with and without a
-grammar, `throughput URL` and `compiling URL` ask a server.
+`costs` compares llguidance and xgrammar (if it is there), `sampling` prints what masks add to sampling 16 rows,
+`engine` the CPU time of steps with and without a grammar; `throughput URL` and `compiling URL` ask a server.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from grammar_engine import measure_engine
+from grammar_sampling import measure_sampling
 from grammar_server import measure_compiling, measure_throughput, run
 
 from vllm_obs.engine.args import EngineArgs
@@ -60,6 +61,12 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
 }
 """What no output of a few hundred tokens comes to the end of."""
+
+TEXTS = {
+    "story": '{"story": "Once upon a time there was a girl named Lily. She loved to play in the sunshine',
+    "users": '{"users": [{"id": 17, "tags": ["a", "b"], "zip": "12345", "street": "Main street 17"}, {"id": 170',
+}
+"""How their outputs begin."""
 
 
 class Cost(NamedTuple):
@@ -153,6 +160,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__)
     commands = made.add_subparsers(dest="command", required=True)
     commands.add_parser("costs")
+    commands.add_parser("sampling")
     engine = commands.add_parser("engine")
     engine.add_argument("--schema", choices=sorted(SCHEMAS), default="story")
     engine.add_argument("--pairs", type=int, default=8)
@@ -172,6 +180,8 @@ def main() -> None:
     args = parser().parse_args()
     if args.command == "costs":
         print_costs()
+    elif args.command == "sampling":
+        measure_sampling({name: (SCHEMAS[name], text) for name, text in TEXTS.items()})
     elif args.command == "engine":
         measure_engine(SCHEMAS[args.schema], args.pairs, args.tokens, args.temperature)
     elif args.command == "throughput":

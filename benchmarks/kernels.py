@@ -26,15 +26,18 @@ from vllm_obs.engine.model.linear_calls import Matrix, code_bytes, linear_call, 
 
 NUM_LAYERS = 30
 SHAPES = {"qkv": (960, 576), "output": (576, 576), "gate_up": (3072, 576), "down": (576, 1536)}
-FORMS = ("float16", "q4")
+FORMS = ("int16", "q4")
 COUNTER_FIELD = 12
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 512)
 
 
 def random_matrix(form: str, num_outputs: int, num_inputs: int, machine: Machine) -> Matrix:
     """Codes and scales of ordinary size."""
-    if form == "float16":
-        return PackedMatrix.pack(torch.randn(num_outputs, num_inputs).half(), machine)
+    numbers = torch.randn(num_outputs, num_inputs)
+    if form == "int16":
+        return BlockMatrix.round(numbers, machine)
+    if form != "q4":
+        return PackedMatrix.pack(numbers.to(getattr(torch, form)), machine)
     blocks = torch.randint(0, 256, (num_outputs, num_inputs // 32, 20), dtype=torch.uint8)
     blocks[..., :4] = torch.tensor([0.01, -0.08]).half().view(torch.uint8)
     return BlockMatrix.pack(blocks.flatten(1), "Q4_1", machine)

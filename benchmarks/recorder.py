@@ -5,6 +5,7 @@ import tempfile
 import timeit
 from pathlib import Path
 
+from vllm_obs.engine.core_keyframes import BLOCKS_A_TURN, REQUESTS_A_TURN, TURN_STEPS
 from vllm_obs.telemetry.flight_recorder import ENGINE_RING_BYTES, FlightRecorder
 from vllm_obs.telemetry.record_codec import RecordDecoder, encode
 from vllm_obs.telemetry.records import (
@@ -57,7 +58,7 @@ def step_planned(num_rows: int) -> StepPlanned:
 
 
 def step_records(num_rows: int) -> list[Record]:
-    """All that an engine with its worker in the same process records in such a step."""
+    """All that an engine with its worker in the same process records in such a step, without keyframes."""
     planned = step_planned(num_rows)
     changed_ids = planned.request_ids[::BLOCK_SIZE]
     num_changed = len(changed_ids)
@@ -65,12 +66,17 @@ def step_records(num_rows: int) -> list[Record]:
     changed = BlocksChanged(planned.step, changed_ids, allocated, [[]] * num_changed, [0] * num_changed)
     answered = StepAnswered(planned.step, NOW, NOW, NOW, planned.request_ids, [1] * num_rows, 0)
     worker = WorkerStep(planned.step, 0, NOW, NOW, NOW, NOW, NOW, num_rows, num_rows)
-    blocks = BlocksKeyframe(planned.step, 64, [1] * 64, [bytes(8)] * 64)
+    return [planned, changed, worker, answered]
+
+
+def keyframe_records(num_rows: int) -> list[Record]:
+    """What such an engine adds in every TURN_STEPS-th step."""
+    blocks = BlocksKeyframe(12_345, 64, [1] * BLOCKS_A_TURN, [bytes(8)] * BLOCKS_A_TURN)
     tables = [
-        RequestKeyframe(planned.step, changed_id, True, list(range(20)), 300, 200, 100)
-        for changed_id in planned.request_ids[:2]
+        RequestKeyframe(12_345, request_id(row), True, list(range(20)), 300, 200, 100)
+        for row in range(min(num_rows, REQUESTS_A_TURN))
     ]
-    return [planned, changed, worker, answered, blocks, *tables]
+    return [blocks, *tables]
 
 
 def microseconds(recorder: FlightRecorder, records: list[Record], repeat: int) -> float:
@@ -110,9 +116,10 @@ def main() -> None:
             decoded = decode_microseconds(record, options.repeat)
             print(f"{name:24} {written:7.2f} us  {frame_bytes(record):6d} bytes  decode {decoded:7.2f} us")
         for rows in ROWS:
-            records = step_records(rows)
+            records, turn = step_records(rows), keyframe_records(rows)
             written = microseconds(recorder, records, options.repeat)
-            size = sum(map(frame_bytes, records))
+            written += microseconds(recorder, turn, options.repeat) / TURN_STEPS
+            size = sum(map(frame_bytes, records)) + sum(map(frame_bytes, turn)) // TURN_STEPS
             held = ENGINE_RING_BYTES // size
             print(f"whole step, {rows:3d} rows     {written:7.2f} us  {size:6d} bytes  {held} steps in the ring")
         recorder.close()

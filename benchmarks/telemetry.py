@@ -25,13 +25,16 @@ from typing import Any
 
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
-from recorder import NOW, microseconds, request_id, step_records
+from recorder import NOW, keyframe_records, microseconds, request_id, step_records
 
+from vllm_obs.engine.core_keyframes import TURN_STEPS
 from vllm_obs.telemetry.flight_recorder import FlightRecorder
 from vllm_obs.telemetry.records import RequestTaken
 
 COMMAND = [sys.executable, "-m", "vllm_obs"]
 READY_SECONDS = 120.0
+OBSERVER_SECONDS = 30.0
+"""The Observer may be up later than the server, and has no metrics before."""
 EXPORT_SECONDS = 2.0
 """After the load, for the spans that wait to be sent in one go: they are a part of what the load cost."""
 TIMED_ROUNDS = 1000
@@ -64,26 +67,32 @@ class Run:
 
 @dataclass
 class RingCost:
-    """Seconds that a step and another record take to write, the least of many rounds in a warm cache."""
+    """Seconds that a step and another record take to write, the least of many rounds in a warm cache.
+
+    A step has its share of the keyframes that come every few steps.
+    """
 
     step_seconds: float
     record_seconds: float
-    records_a_step: int
+    records_a_step: float
 
     @classmethod
     def measured(cls, num_rows: int) -> "RingCost":
         """For steps of so many rows."""
         with tempfile.TemporaryDirectory() as directory:
             recorder = FlightRecorder(Path(directory) / "EngineCore_DP0.ring", "EngineCore_DP0")
-            step = step_records(num_rows)
+            step, turn = step_records(num_rows), keyframe_records(num_rows)
             taken = RequestTaken(request_id(1), 0, NOW, NOW, 200, 128, 0)
-            costs = microseconds(recorder, step, TIMED_ROUNDS), microseconds(recorder, [taken], TIMED_ROUNDS)
+            step_cost, turn_cost, taken_cost = (
+                microseconds(recorder, records, TIMED_ROUNDS) for records in (step, turn, [taken])
+            )
             recorder.close()
-        return cls(costs[0] / 1e6, costs[1] / 1e6, len(step))
+        step_seconds = (step_cost + turn_cost / TURN_STEPS) / 1e6
+        return cls(step_seconds, taken_cost / 1e6, len(step) + len(turn) / TURN_STEPS)
 
     def seconds(self, num_steps: int, num_records: int) -> float:
         """What so many records took, of which those of the steps are a part."""
-        others = max(0, num_records - num_steps * self.records_a_step)
+        others = max(0.0, num_records - num_steps * self.records_a_step)
         return num_steps * self.step_seconds + others * self.record_seconds
 
 
@@ -173,7 +182,10 @@ def repeating(seconds: float, act: Callable[[], object]) -> Iterator[None]:
 
 def counters(port: int) -> tuple[int, int]:
     """Steps answered, and records written by all serving processes, so far."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+    url, deadline = f"http://127.0.0.1:{port}/metrics", time.monotonic() + OBSERVER_SECONDS
+    while not answers(url) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    with urllib.request.urlopen(url, timeout=20) as answer:
         text = answer.read().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     steps = sum(sample.value for sample in samples if sample.name == "vllm_obs_steps_total")

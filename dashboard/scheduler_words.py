@@ -8,6 +8,7 @@ from vllm_obs.dashboard.frame import code, escape
 REASON_WORDS: dict[str, str] = {
     "max_num_seqs": "all places among the running are taken",
     "token_budget": "the step's token budget is spent",
+    "prefill_share": "a step in which others decode takes no more prompt tokens",
     "kv_blocks": "there are not enough free KV blocks",
     "grammar": "its grammar is being compiled",
     "lora_slots": "all LoRA slots are taken",
@@ -25,6 +26,7 @@ LIMIT_WORDS: dict[str, str] = {
     "kv_blocks": "KV blocks: the next would not have found enough",
     "max_num_seqs": "places among the running (max_num_seqs)",
     "token_budget": "the token budget (max_num_batched_tokens)",
+    "prefill_share": "prompt tokens beside those that decode (max_num_mixed_prefill_tokens)",
     "waiting_on_remote_kv": "KV blocks that come from elsewhere",
     "lora_slots": "LoRA slots",
     "waiting_on_grammar": "a grammar that is being compiled",
@@ -38,7 +40,6 @@ EXECUTION_WORDS: dict[str, str] = {
     "no_gpu": "eagerly: no GPU",
     "enforce_eager": "eagerly: --enforce-eager",
     "attention_backend": "eagerly: the attention backend has no graphs",
-    "several_ranks": "eagerly: ranks exchange within a step",
     "capture_failed": "eagerly: no graph could be captured",
     "prompt_tokens": "eagerly: it has prompt tokens",
     "batch_size": "eagerly: more rows than the largest graph",
@@ -48,6 +49,7 @@ EXECUTION_WORDS: dict[str, str] = {
 HELP: dict[str, str] = {
     "max_num_seqs": "A higher `--max-num-seqs` lets more run at once, if there are KV blocks for them.",
     "token_budget": "A higher `--max-num-batched-tokens` takes in more prompt tokens a step; steps get longer.",
+    "prefill_share": "A higher `--max-num-mixed-prefill-tokens` starts prompts sooner; others' tokens come later.",
     "kv_blocks": "More KV memory, shorter contexts or fewer running requests (`--max-num-seqs`) help.",
     "paused": "`POST /resume` lets it go on.",
 }

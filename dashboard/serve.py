@@ -1,9 +1,10 @@
 """Pages: the dashboard's one uvicorn over a bound socket, until it is told to end."""
 
+import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import uvicorn
 
@@ -11,6 +12,17 @@ from vllm_obs.dashboard.app import Starting, build_app, nothing_to_start
 from vllm_obs.dashboard.source import Source
 
 CLOSE_SECONDS = 2
+
+
+class _Server(uvicorn.Server):
+    is_beside = False
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            if self.is_beside:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            yield
 
 
 class Pages:
@@ -33,10 +45,13 @@ class Pages:
             server_header=False,
             ws="websockets-sansio",
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
 
-    def run(self, listener: socket.socket) -> None:
-        """Serve until SIGINT, SIGTERM or `end`."""
+    def run(self, listener: socket.socket, is_beside: bool = False) -> None:
+        """Serve until SIGTERM or `end`, or SIGINT, but not beside a server: a terminal sends that to all of them,
+        and the server tells its pages when it is over.
+        """
+        self._server.is_beside = is_beside
         for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
             logging.getLogger(name).setLevel(logging.WARNING)
         # uvicorn obeys them first and raises them again at its end, when there is nothing left to be ended.

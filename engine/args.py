@@ -1,7 +1,6 @@
 """The engine's flags as one dataclass, checked once and turned into the frozen configuration."""
 
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from vllm_obs.engine.config import (
@@ -9,25 +8,22 @@ from vllm_obs.engine.config import (
     Device,
     Dtype,
     GraphConfig,
-    ModelArchitecture,
     ModelConfig,
     ObservabilityConfig,
     ParallelConfig,
     SchedulerConfig,
     VllmConfig,
 )
+from vllm_obs.engine.device import detect_device
 from vllm_obs.engine.errors import ConfigError
-from vllm_obs.engine.flags import ENGINE_FLAGS
+from vllm_obs.engine.flag_checks import check_flags
+from vllm_obs.engine.frontend.template_file import read_template
+from vllm_obs.engine.model.context_length import context_length
 from vllm_obs.engine.parallel_checks import check_parallel
+from vllm_obs.engine.step_defaults import AskedSteps, is_async, mixed_prefill_tokens, step_limits
 
-MAX_BLOCK_SIZE = 256
-MAX_TEMPLATE_BYTES = 1 << 20
-MAX_NODE_TIMEOUT_SECONDS = 86_400
 SERVED_MAX_NUM_QUEUED_REQS = 2048
 """A server's default: as many sequences as one request may have, so that an idle server takes each request."""
-DEFAULT_MAX_NUM_SEQS: dict[Device, int] = {"cpu": 64, "cuda": 256}
-DEFAULT_MAX_NUM_BATCHED_TOKENS: dict[Device, int] = {"cpu": 256, "cuda": 2048}
-
 _DTYPES: dict[str, Dtype] = {
     "auto": "bfloat16",
     "bfloat16": "bfloat16",
@@ -36,7 +32,6 @@ _DTYPES: dict[str, Dtype] = {
     "float": "float32",
     "float32": "float32",
 }
-_NVIDIA_SIGNS = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"))
 
 
 @dataclass
@@ -83,7 +78,9 @@ class EngineArgs:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     enable_chunked_prefill: bool = True
+    max_num_mixed_prefill_tokens: int | None = None
     scheduling_policy: str = "fcfs"
+    async_scheduling: bool | None = None
     stream_interval: int = 1
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
@@ -98,12 +95,12 @@ class EngineArgs:
         from vllm_obs.engine.model.source import ModelSource, resolve_model, resolve_tokenizer
         from vllm_obs.engine.pooling.override import overridden
 
-        self._check()
+        check_flags(vars(self))
         step_time, num_ranks = self._synthetic()
         device = detect_device("cpu" if self.load_format == "synthetic" else self.device)
         source: ModelSource = resolve_model(self.model, self.load_format)
         is_encoder = source.architecture.is_encoder
-        max_model_len = self._max_model_len(source.architecture, source.default_length)
+        max_model_len = context_length(self.max_model_len, source.architecture, source.default_length)
         pooler_config = {**(self.override_pooler_config or {}), **(self.pooler_config or {})}
         template = source.chat_template if self.chat_template is None else read_template(self.chat_template)
         model = ModelConfig(
@@ -135,30 +132,10 @@ class EngineArgs:
 
             read_cluster_key(parallel.cluster_key_file)
         scheduler = whole._scheduler(device, max_model_len)
+        scheduler = replace(scheduler, async_scheduling=is_async(self.async_scheduling, device, parallel))
         config = VllmConfig(model, whole._cache(), scheduler, parallel, self._observability())
         graphs = self._graphs(scheduler.max_num_seqs)
         return replace(config, engine_index=self.data_parallel_rank or 0, graphs=graphs)
-
-    def _check(self) -> None:
-        for flag in ENGINE_FLAGS:
-            value = getattr(self, flag.name)
-            if flag.choices and value is not None and value not in flag.choices:
-                raise ConfigError(f"{flag.option} {value!s:.64} is not one of {', '.join(flag.choices)}")
-        for name, (least, most) in _BOUNDS.items():
-            _check_bounds(name, getattr(self, name), least, most)
-        if not 1 <= self.node_timeout <= MAX_NODE_TIMEOUT_SECONDS:
-            most = MAX_NODE_TIMEOUT_SECONDS
-            raise ConfigError(f"--node-timeout {self.node_timeout:g} is not between 1 and {most} seconds")
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise ConfigError(
-                f"--gpu-memory-utilization {self.gpu_memory_utilization} is not above 0 and at most 1"
-            )
-
-    def _max_model_len(self, architecture: ModelArchitecture, default_length: int | None) -> int:
-        limit = model_length_limit(architecture)
-        if self.max_model_len is not None and self.max_model_len > limit:
-            raise ConfigError(f"--max-model-len {self.max_model_len} is more than the model's {limit} positions")
-        return self.max_model_len or min(limit, default_length or limit)
 
     def _max_logprobs(self, vocab_size: int) -> int:
         return vocab_size if self.max_logprobs == -1 else min(self.max_logprobs, vocab_size)
@@ -181,11 +158,17 @@ class EngineArgs:
         )
 
     def _scheduler(self, device: Device, max_model_len: int) -> SchedulerConfig:
-        num_seqs, num_tokens = step_limits(self, device, max_model_len)
+        asked = AskedSteps(self.max_num_seqs, self.max_num_batched_tokens, self.enable_chunked_prefill)
+        num_seqs, num_tokens = step_limits(asked, device, max_model_len)
+        # A synthetic engine's steps are those of a GPU.
+        like: Device = "cuda" if self.load_format == "synthetic" else device
+        num_mixed, num_mixed_a_decode = mixed_prefill_tokens(self.max_num_mixed_prefill_tokens, like)
         return SchedulerConfig(
             max_num_seqs=num_seqs,
             max_num_batched_tokens=num_tokens,
             enable_chunked_prefill=self.enable_chunked_prefill,
+            max_num_mixed_prefill_tokens=num_mixed,
+            mixed_prefill_tokens_a_decode=num_mixed_a_decode,
             policy=cast(Literal["fcfs", "priority"], self.scheduling_policy),
             stream_interval=self.stream_interval,
             max_num_queued_reqs=self.max_num_queued_reqs,
@@ -243,97 +226,7 @@ class EngineArgs:
         )
 
 
-_BOUNDS: dict[str, tuple[int, int]] = {
-    "max_model_len": (1, 1 << 30),
-    "max_logprobs": (-1, 1 << 30),
-    "seed": (0, (1 << 63) - 1),
-    "block_size": (1, MAX_BLOCK_SIZE),
-    "kv_cache_memory_bytes": (1, 1 << 50),
-    "num_gpu_blocks_override": (1, 1 << 31),
-    "max_num_seqs": (1, 1 << 16),
-    "max_num_batched_tokens": (1, 1 << 24),
-    "stream_interval": (1, 1 << 16),
-    "max_num_queued_reqs": (0, 1 << 16),
-    "max_num_queued_tokens": (1, 1 << 30),
-    "max_cudagraph_capture_size": (1, 1 << 16),
-    "tensor_parallel_size": (1, 64),
-    "pipeline_parallel_size": (1, 64),
-    "data_parallel_size": (1, 64),
-    "data_parallel_rank": (0, 63),
-    "nnodes": (1, 64),
-    "node_rank": (0, 63),
-    "master_port": (1, 65535),
-}
-
-
-def _check_bounds(name: str, value: int | None, least: int, most: int) -> None:
-    if value is not None and not least <= value <= most:
-        raise ConfigError(f"--{name.replace('_', '-')} {value} is not between {least} and {most}")
-
-
 def engine_args_from(values: dict[str, Any]) -> EngineArgs:
     """The EngineArgs of those of the values that are its own."""
     names = {field.name for field in fields(EngineArgs)}
     return EngineArgs(**{name: value for name, value in values.items() if name in names})
-
-
-def detect_device(asked: str) -> Device:
-    """cuda where the NVIDIA driver shows a device (no torch is needed to see it), cpu otherwise."""
-    has_nvidia = any(sign.exists() for sign in _NVIDIA_SIGNS)
-    if asked == "cuda" and not has_nvidia:
-        raise ConfigError(f"--device cuda, but there is no NVIDIA device ({_NVIDIA_SIGNS[0]} does not exist)")
-    return "cuda" if asked != "cpu" and has_nvidia else "cpu"
-
-
-def model_length_limit(architecture: ModelArchitecture) -> int:
-    """The most positions the model's rotary embedding reaches, its scaling included.
-
-    linear and dynamic stretch max_position_embeddings by their factor, yarn the length before it; the other
-    kinds (llama3, longrope) already say the stretched length.
-    """
-    scaling = architecture.rope_scaling or {}
-    kind = scaling.get("rope_type", scaling.get("type"))
-    factor = float(scaling.get("factor", 1.0))
-    if kind in ("linear", "dynamic"):
-        return int(architecture.max_position_embeddings * factor)
-    if kind == "yarn" and "original_max_position_embeddings" in scaling:
-        return int(scaling["original_max_position_embeddings"] * factor)
-    return architecture.max_position_embeddings
-
-
-def step_limits(args: EngineArgs, device: Device, max_model_len: int) -> tuple[int, int]:
-    """(max_num_seqs, max_num_batched_tokens): what was asked for, or defaults that fit each other.
-
-    Every running sequence needs a token of the budget; without chunked prefill a whole prompt must fit it.
-    """
-    num_seqs, num_tokens = args.max_num_seqs, args.max_num_batched_tokens
-    if num_tokens is None:
-        num_tokens = max(DEFAULT_MAX_NUM_BATCHED_TOKENS[device], num_seqs or 0)
-        num_tokens = num_tokens if args.enable_chunked_prefill else max(num_tokens, max_model_len)
-    if num_seqs is None:
-        num_seqs = min(DEFAULT_MAX_NUM_SEQS[device], num_tokens)
-    if num_tokens < num_seqs:
-        raise ConfigError(f"--max-num-batched-tokens {num_tokens} is less than --max-num-seqs {num_seqs}")
-    if not args.enable_chunked_prefill and num_tokens < max_model_len:
-        raise ConfigError(
-            f"--max-num-batched-tokens {num_tokens} is less than the longest prompt, {max_model_len} tokens, "
-            "which --no-enable-chunked-prefill needs in one step: raise it, lower --max-model-len, or allow chunks"
-        )
-    return num_seqs, num_tokens
-
-
-def read_template(template: str) -> str:
-    """The text of --chat-template: a file's, or the template itself when it has braces."""
-    if "{" in template:
-        return template
-    path = Path(template).expanduser()
-    try:
-        size = path.stat().st_size
-        if size > MAX_TEMPLATE_BYTES:
-            raise ConfigError(
-                f"--chat-template {template} has {size} bytes; at most {MAX_TEMPLATE_BYTES} are allowed"
-            )
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"--chat-template {template:.256}: {reason}") from error

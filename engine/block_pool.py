@@ -6,6 +6,10 @@ from collections.abc import Iterable, Sequence
 from vllm_obs.engine.errors import VllmObsError
 from vllm_obs.engine.free_queue import FreeBlockQueue
 
+MARK_BYTES = 8
+"""So many bytes of a hash are recorded."""
+NO_MARK = b""
+
 
 class BlockCountError(VllmObsError):
     """The books of the block pool do not add up: the process must not go on with it."""
@@ -26,6 +30,8 @@ class BlockPool:
         self.newly_evicted: list[tuple[int, bytes]] = []
         self._num_refs = [0] * num_blocks
         self._hashes: list[bytes | None] = [None] * num_blocks
+        self._marks = [NO_MARK] * num_blocks
+        """The first bytes of the hashes, ready to be recorded slice by slice."""
         self._by_hash: dict[bytes, int] = {}
         self._queue = FreeBlockQueue(num_blocks)
 
@@ -48,9 +54,12 @@ class BlockPool:
         """How many tables name the block."""
         return self._num_refs[block_id]
 
-    def slice(self, begin: int, end: int) -> tuple[list[int], list[bytes | None]]:
-        """The references and the hashes of the blocks from `begin` on, up to `end` or the last."""
-        return self._num_refs[begin:end], self._hashes[begin:end]
+    def slice(self, begin: int, end: int) -> tuple[list[int], list[bytes]]:
+        """The references of the blocks from `begin` on, up to `end` or the last, and MARK_BYTES of their hashes.
+
+        Empty for a block that no hash finds.
+        """
+        return self._num_refs[begin:end], self._marks[begin:end]
 
     def find(self, block_hash: bytes) -> int | None:
         """The block that holds these tokens after those parents, if there is one."""
@@ -93,6 +102,7 @@ class BlockPool:
         assert self._num_refs[block_id] > 0, f"block {block_id} is not active"
         if self._hashes[block_id] is None and block_hash not in self._by_hash:
             self._hashes[block_id] = block_hash
+            self._marks[block_id] = block_hash[:MARK_BYTES]
             self._by_hash[block_hash] = block_id
             self.newly_cached.append((block_id, block_hash))
 
@@ -116,6 +126,7 @@ class BlockPool:
         assert block_hash is not None
         del self._by_hash[block_hash]
         self._hashes[block_id] = None
+        self._marks[block_id] = NO_MARK
         self.newly_evicted.append((block_id, block_hash))
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:

@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -16,12 +15,12 @@ from setproctitle import setproctitle
 
 from vllm_obs.engine.child import EXIT_OUT_OF_MEMORY
 from vllm_obs.engine.child_pipe import FAILED, STOP, read_message, write_message
+from vllm_obs.engine.core_files import leave_no_core_files
+from vllm_obs.engine.early_orders import EarlyOrders
 from vllm_obs.engine.errors import ConfigError, StartupError, VllmObsError
-from vllm_obs.engine.log import configure_logging
+from vllm_obs.engine.log import API_TITLE, TEXTLESS, configure_logging
 
 _PR_SET_PDEATHSIG = 1
-MAX_EARLY_ORDERS = 256
-"""Orders kept that come before anybody takes them; a process still starts then, and the oldest give way."""
 
 _logger = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ class Owner:
         self._on_stop: Callable[[], None] = lambda: os._exit(0)
         self._sending = threading.Lock()
         self._order_callbacks: dict[str, Callable[[Any], None]] = {}
-        self._early_orders: deque[tuple[str, Any]] = deque(maxlen=MAX_EARLY_ORDERS)
+        self._early_orders = EarlyOrders()
         self._ordering = threading.Lock()
         message = read_message(orders_fd)
         if message is None:
@@ -81,15 +80,14 @@ class Owner:
         """
         with self._ordering:
             self._order_callbacks[kind] = callback
-            early, self._early_orders = self._early_orders, deque(maxlen=MAX_EARLY_ORDERS)
-            for each in early:
+            for each in self._early_orders.take():
                 self._obey(*each)
 
     def _obey(self, kind: str, payload: Any) -> None:
         """The thread that does this must see the owner's death, whatever becomes of an order."""
         callback = self._order_callbacks.get(kind)
         if callback is None:
-            self._early_orders.append((kind, payload))
+            self._early_orders.keep(kind, payload)
             return
         try:
             callback(payload)
@@ -137,7 +135,7 @@ def guarded(owner: Owner, name: str, body: Callable[[], None]) -> Callable[[], N
             body()
         except BaseException as error:
             _logger.exception("the %s thread died", name)
-            owner.fail(*cause_of(error, f"the {name} thread died: "))
+            owner.fail(*cause_of(error, f"the {name} thread died: "), log_level=logging.DEBUG)
 
     return run
 
@@ -151,6 +149,13 @@ def cause_of(error: BaseException, prefix: str = "") -> tuple[str, int]:
     return f"{prefix}{type(error).__name__}: {error}", 70
 
 
+def _told_cause(error: BaseException, title: str) -> tuple[str, int]:
+    """As `cause_of`, without the words of an error that may quote a request."""
+    if title.startswith(API_TITLE) and not isinstance(error, TEXTLESS):
+        return type(error).__name__, 70
+    return cause_of(error)
+
+
 def run_child(body: Callable[[Owner], None]) -> NoReturn:
     """The main of a child process: set it up, run `body(owner)`, and end with the exit code of what happened."""
     started_at = time.monotonic_ns()
@@ -160,6 +165,7 @@ def run_child(body: Callable[[Owner], None]) -> NoReturn:
     owner = Owner(int(sys.argv[1]), int(sys.argv[2]))
     setproctitle(f"vllm-obs::{owner.title}")
     configure_logging(owner.title)
+    leave_no_core_files()
     _logger.debug("started %.3f s after the spawn", (started_at - owner.spawned_at) / 1e9)
     try:
         body(owner)
@@ -169,6 +175,6 @@ def run_child(body: Callable[[Owner], None]) -> NoReturn:
         owner.fail(*cause_of(error))
     except BaseException as error:
         _logger.exception("the main thread died")
-        owner.fail(*cause_of(error))
+        owner.fail(*_told_cause(error, owner.title), log_level=logging.DEBUG)  # all of it has just been said
     sys.stderr.flush()
     os._exit(0)

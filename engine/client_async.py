@@ -11,8 +11,10 @@ import zmq
 from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS
 from vllm_obs.engine.codec_plain import WireError
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.engine_process import READY_POLL_SECONDS, READY_TIMEOUT_SECONDS
+from vllm_obs.engine.engine_titles import ENGINE_MODULE
 from vllm_obs.engine.errors import EngineDeadError, RequestFailedError
-from vllm_obs.engine.launch import ENGINE_MODULE, READY_POLL_SECONDS, READY_TIMEOUT_SECONDS, EngineLink
+from vllm_obs.engine.launch import EngineLink
 from vllm_obs.engine.link_interface import Link
 from vllm_obs.engine.messages import (
     AbortRequests,

@@ -14,8 +14,9 @@ from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS
 from vllm_obs.engine.client_async import AsyncMPClient, Said
 from vllm_obs.engine.config import ParallelConfig, VllmConfig
 from vllm_obs.engine.engine_place import EnginePlace
+from vllm_obs.engine.engine_process import READY_TIMEOUT_SECONDS
+from vllm_obs.engine.engine_titles import ENGINE_MODULE
 from vllm_obs.engine.errors import EngineDeadError, EngineLostError, StartupError, VllmObsError
-from vllm_obs.engine.launch import ENGINE_MODULE, READY_TIMEOUT_SECONDS
 from vllm_obs.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineFacts, FinishReason
 from vllm_obs.engine.utility_answers import joined_answers
 from vllm_obs.telemetry.recorder import NullRecorder, Recorder

@@ -131,19 +131,25 @@ class CacheConfig:
 class SchedulerConfig:
     """The limits of one step, and of what may wait for one.
 
-    `stream_interval` is how many tokens a stream gathers before it sends a chunk. `max_num_queued_reqs` sequences
-    with `max_num_queued_tokens` prompt tokens may wait for their first step; None is no bound. Of these
-    bounds each of `num_clients` API servers has its share.
+    `max_num_mixed_prefill_tokens` of a step that also decodes may be prompts' (None: all that it has left), or
+    `mixed_prefill_tokens_a_decode` for each that decodes if that is more; and more where more sequences begin
+    than decode. `stream_interval` is how many tokens a stream gathers before it sends
+    a chunk. `max_num_queued_reqs` sequences with `max_num_queued_tokens` prompt tokens may wait for their first
+    step; None is no bound. Of these bounds each of `num_clients` API servers has its share. With
+    `async_scheduling` a step is planned and begun before the one before it has answered.
     """
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     enable_chunked_prefill: bool = True
+    max_num_mixed_prefill_tokens: int | None = None
+    mixed_prefill_tokens_a_decode: int = 0
     policy: Literal["fcfs", "priority"] = "fcfs"
     stream_interval: int = 1
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     num_clients: int = 1
+    async_scheduling: bool = False
 
 
 @dataclass(frozen=True)

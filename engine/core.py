@@ -2,13 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from vllm_obs.engine.block_pool import BlockCountError
 from vllm_obs.engine.codec_plain import DropReason
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.core_admission import CoreAdmission
 from vllm_obs.engine.core_counters import CoreCounters
 from vllm_obs.engine.core_facts import engine_described, engine_facts
 from vllm_obs.engine.core_outputs import OutputCollector, OutputStamp
@@ -18,6 +18,7 @@ from vllm_obs.engine.core_utilities import CoreUtilities
 from vllm_obs.engine.detours import DetourClock
 from vllm_obs.engine.errors import EngineDeadError, RequestError
 from vllm_obs.engine.executor.interface import Executor
+from vllm_obs.engine.failure_streak import FailureStreak
 from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm_obs.engine.pause_state import PauseState
 from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
@@ -35,9 +36,6 @@ from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import EngineStateChanged, FrameDropped
 
 logger = logging.getLogger(__name__)
-
-MAX_FAILED_STEPS = 3
-MAX_LIVE_REQUESTS = 65_536
 
 
 class EngineCore:
@@ -64,7 +62,6 @@ class EngineCore:
         self.facts = engine_facts(config, capacity, executor.startup_phases())
         self.scheduler = Scheduler(config, capacity.num_blocks)
         self.counters = CoreCounters()
-        self._bounds = RequestBounds.from_config(config, capacity.num_blocks)
         self._recorder = recorder
         self._records = CoreRecords(recorder)
         self._grammars = grammars or GrammarBook(config.model)
@@ -72,11 +69,13 @@ class EngineCore:
         self._outputs = OutputCollector()
         self._detours = DetourClock()
         self._queue = CoreQueue(QueueLimits.from_config(config), self.scheduler)
-        num_in_flight = config.parallel.pipeline_parallel_size
+        bounds = RequestBounds.from_config(config, capacity.num_blocks)
+        self._admission = CoreAdmission(self.scheduler, self._queue, bounds, self._grammars)
+        num_in_flight = 2 if config.scheduler.async_scheduling else config.parallel.pipeline_parallel_size
         self._run = StepRun(executor, self._grammars, recorder, clock, num_in_flight)
         self._step = self._answered_step = 0
         self._plan: StepPlan | None = None
-        self._num_failed_in_a_row = 0
+        self._failures = FailureStreak()
         recorder.record(engine_described(config, capacity, clock()))
         recorder.record(EngineStateChanged("awake", clock()))
 
@@ -87,14 +86,8 @@ class EngineCore:
                 self.counters.num_duplicate_adds += 1
                 self._ignored("duplicate")
                 return
-            if self.scheduler.num_live >= MAX_LIVE_REQUESTS:
-                raise RequestError(f"The engine holds {MAX_LIVE_REQUESTS} requests.", reason="under_pressure")
-            self._bounds.check(request)
-            self._queue.require_room(len(request.prompt_token_ids))
-            grammar = self._grammars.order(request.sampling.grammar) if request.sampling.grammar else None
-            taken = self.scheduler.add_request(request, grammar)
+            taken = self._admission.admit(request)
             taken.taken_at = self._clock()
-            self._queue.add(taken.request_id, taken.num_prompt_tokens, is_held=grammar is not None)
             self._records.taken(taken, request)
         except RequestError as error:
             self._reject(request, error.reason, str(error))
@@ -157,7 +150,7 @@ class EngineCore:
     def _change_state(self, at: int) -> None:
         if self.scheduler.pause == PauseState.NONE:
             self._recorder.record(EngineStateChanged("awake", at))
-            self._detours.resumed(self.scheduler.running)
+            self._detours.resumed(self.scheduler.running, self.scheduler.last_step_of)
         else:
             self._recorder.record(EngineStateChanged("paused", at))
             self._detours.paused(at)
@@ -175,19 +168,25 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Whether `step` has something to run or to hand out."""
-        return bool(self._outputs) or self.scheduler.has_work()
+        return bool(self._outputs) or self._has_steps()
+
+    def _has_steps(self) -> bool:
+        """Whether there is something to plan, or a plan to hear of: one without rows too, which only releases."""
+        return self.scheduler.has_work() or len(self._run) > 0
 
     def step(self) -> dict[int, EngineCoreOutputs]:
         """Run one step if there is something to run; what clients must know, by client index (may be empty).
 
-        In a pipeline further steps are begun before the oldest, which is the one that ends here, is waited for.
+        In a pipeline, or ahead, further steps are begun before the oldest, which is the one that ends here, is
+        waited for.
         """
-        if self.scheduler.has_work():
-            with self._step_boundary():
-                while scheduled := self._schedule_next():
-                    self._run.start(scheduled)
-                flight, output = self._finish_oldest()
-                self._update_from_output(flight, output)
+        if self._has_steps():
+            try:
+                self._run_step()
+            except (EngineDeadError, BlockCountError, MemoryError):
+                raise
+            except Exception as error:
+                self._fail_step(error)
         return self._take_outputs()
 
     def shutdown(self) -> None:
@@ -195,14 +194,12 @@ class EngineCore:
         self._grammars.close()
         self._executor.shutdown()
 
-    @contextmanager
-    def _step_boundary(self) -> Iterator[None]:
-        try:
-            yield
-        except (EngineDeadError, BlockCountError, MemoryError):
-            raise
-        except Exception as error:
-            self._fail_step(error)
+    def _run_step(self) -> None:
+        while scheduled := self._schedule_next():
+            self._run.start(scheduled)
+        flight, output = self._finish_oldest()
+        self._update_from_output(flight, output)
+        self._sample_held()
 
     def _schedule_next(self) -> ScheduledStep | None:
         """The next step; None when no other can be under way, or none would have anything to run."""
@@ -221,7 +218,8 @@ class EngineCore:
             ended_at = self._clock()
             self._records.planned(scheduled, self.scheduler, begun_at, ended_at)
             self._stamp_admitted(scheduled.decisions.admitted_ids, ended_at)
-            self._detours.planned(scheduled.decisions, self.scheduler.find, ended_at)
+            find, last_step_of = self.scheduler.find, self.scheduler.last_step_of
+            self._detours.planned(scheduled.decisions, find, last_step_of, ended_at)
         self._settle([])
         return scheduled
 
@@ -239,12 +237,19 @@ class EngineCore:
         self._answered_step = self._plan.step
         return self._run.finish()
 
+    def _sample_held(self) -> None:
+        """The step begun ahead is sampled now if its grammars had to hear of the answer first."""
+        if (held := self._run.held) is not None:
+            self._plan = held.plan
+            self._run.sample(held)
+
     def _update_from_output(self, flight: Flight, output: ModelRunnerOutput) -> None:
         plan, constrained = flight.plan, flight.scheduled.constrained
         if not plan.num_rows:
             return
         self._recorder.doing(Activity.UPDATING)
-        has_broken_rows = any(reason == "internal_error" for _, reason, _ in output.failed)
+        broken_ids = [request_id for request_id, reason, _ in output.failed if reason == "internal_error"]
+        has_broken_rows = any(self.is_live(request_id) for request_id in broken_ids)
         if flight.unmasked:
             self._fail_unmasked(flight, output)
         update = self.scheduler.update_from_output(output)
@@ -255,15 +260,15 @@ class EngineCore:
         if constrained:
             update = self.scheduler.accept_grammars(constrained, update)
         self.counters.num_wasted_rows += update.num_wasted_rows
-        self._detours.answered(update.requests, self._run.moments[1])
-        self._outputs.add_tokens(update.requests, update.token_ids, output.logprobs)
+        self._detours.answered(plan.step, update.requests, self.scheduler.find, self._run.moments[1])
+        self._outputs.add_tokens(update, output.logprobs)
         self._records.answered(plan.step, (*self._run.moments, self._clock()), update)
         self._settle(update.requests)
         self._records.keyframes(self._step, self.scheduler)
         if output.request_ids or output.pooled:
-            self._num_failed_in_a_row = 0
+            self._failures.end()
         elif has_broken_rows:
-            self._count_failure("rows that could not be sampled")
+            self._failures.count("rows that could not be sampled")
 
     def _fail_unmasked(self, flight: Flight, output: ModelRunnerOutput) -> None:
         """What was sampled without the mask it should have had is not used."""
@@ -273,6 +278,8 @@ class EngineCore:
 
     def _settle(self, requests_with_token: list[Request]) -> None:
         """Record and answer what ended since last time; verify the books if a boundary caught an error."""
+        if not self.scheduler.has_news:
+            return
         ended = self.scheduler.take_ended()
         if ended:
             answered = {request.rank for request in requests_with_token}
@@ -308,12 +315,7 @@ class EngineCore:
             self._records.failed(each.step, error, failed_at, [])
         self._settle([])
         self.scheduler.check()
-        self._count_failure(repr(error), error)
-
-    def _count_failure(self, told: str, cause: Exception | None = None) -> None:
-        self._num_failed_in_a_row += 1
-        if self._num_failed_in_a_row >= MAX_FAILED_STEPS:
-            raise EngineDeadError(f"{MAX_FAILED_STEPS} steps failed in a row, the last with {told}") from cause
+        self._failures.count(repr(error), error)
 
     def _take_outputs(self) -> dict[int, EngineCoreOutputs]:
         if not self._outputs:

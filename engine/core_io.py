@@ -55,8 +55,36 @@ class ClientReplaced(NamedTuple):
 
 
 Inbox = SimpleQueue[EngineMessage | Dropped | Signal | ClientReplaced]
-Outbox = SimpleQueue[EngineCoreOutputs | None]
-"""None after the last."""
+
+
+class Outbox(SimpleQueue[EngineCoreOutputs | None]):
+    """What waits to be sent to one client; None after the last. One thread puts in, another gets and says `done`.
+
+    `get_nowait` is for the one that puts in, which takes back with it what nobody has got.
+    """
+
+    def __init__(self) -> None:
+        self._num_put = self._num_done = 0
+
+    def put(self, item: EngineCoreOutputs | None, block: bool = True, timeout: float | None = None) -> None:
+        """Queue a message; never blocks."""
+        self._num_put += 1
+        super().put(item)
+
+    def get_nowait(self) -> EngineCoreOutputs | None:
+        """Take the oldest back; queue.Empty where all have been got."""
+        item = super().get_nowait()
+        self._num_put -= 1
+        return item
+
+    def done(self) -> None:
+        """One of those that were got has been dealt with."""
+        self._num_done += 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was put in has been dealt with; asked by the thread that puts in, it stays so."""
+        return self._num_put == self._num_done
 
 
 @dataclass(frozen=True)
@@ -152,6 +180,8 @@ class CoreInput:
 class CoreOutput:
     """Sends one client's outputs, in order. A client that does not read holds up only its own.
 
+    Most are sent by the core's own thread, in `send_now`: to wake another for each step costs more than sending
+    does. Where something waits already, or the client takes no more, they go through the outbox and `run`.
     `end` is called with the sequences that were told of an error because their outputs do not fit the wire.
     """
 
@@ -163,6 +193,7 @@ class CoreOutput:
         self._end = end
         self._encoder = FrameEncoder()
         self._is_over = False
+        self._is_connected = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = make_socket(self._context, zmq.PUSH)
 
@@ -171,12 +202,30 @@ class CoreOutput:
         self._is_over = True
         self._outbox.put(None)
 
+    def send_now(self, outputs: EngineCoreOutputs) -> bool:
+        """Send it without waiting; False where it has to go through the outbox. For who puts into that only.
+
+        The socket is the other thread's while anything is in its hands, and this one's else.
+        """
+        if not self._is_connected or not self._outbox.is_idle or self._is_over:
+            return False
+        maybe_fault("engine_output")
+        if not outputs.sent_at:  # no step made it
+            outputs = outputs._replace(sent_at=time.monotonic_ns())
+        try:
+            send_frames(self._socket, self._encoder.outputs(outputs), zmq.DONTWAIT)
+        except (zmq.Again, WireError):
+            return False
+        return True
+
     def run(self) -> None:
-        """Send until `end`."""
+        """Send what is put into the outbox until `end`."""
         self._socket.connect(self._endpoint)
+        self._is_connected = True
         while (outputs := self._outbox.get()) is not None and not self._is_over:
             maybe_fault("engine_output")
             self._send(outputs._replace(sent_at=time.monotonic_ns()))
+            self._outbox.done()
         self._context.destroy(linger=0)
 
     def _send(self, outputs: EngineCoreOutputs) -> None:

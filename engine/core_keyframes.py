@@ -7,28 +7,33 @@ from vllm_obs.engine.request import Request, RequestStatus
 from vllm_obs.engine.scheduler import Scheduler
 from vllm_obs.telemetry.records import BlocksKeyframe, RequestKeyframe
 
-HASH_BYTES = 8
-BLOCKS_A_STEP = 64
-REQUESTS_A_STEP = 2
-TABLE_BLOCKS_A_STEP = 256
-"""What the tables of a step's sequences may hold on average: after a longer one the next has to wait."""
+TURN_STEPS = 4
+"""Each so many steps a slice: a record costs by its number more than by its length, here and where it is read."""
+BLOCKS_A_TURN = 256
+REQUESTS_A_TURN = 2
+TABLE_BLOCKS_A_TURN = 1024
+"""What the tables of a turn's sequences may hold on average: after a longer one the next has to wait."""
 
 
 class Keyframes:
-    """Goes round the pool and round the live sequences, a little each step; costs a few microseconds a step."""
+    """Goes round the pool and round the live sequences, a little every few steps: a few microseconds a step."""
 
     def __init__(self) -> None:
+        self._num_steps = 0
         self._next_block = 0
         self._waiting_ids: list[str] = []
         self._allowance = 0
 
     def after(self, step: int, scheduler: Scheduler) -> Iterator[BlocksKeyframe | RequestKeyframe]:
-        """The next slices, as things are after `step`."""
+        """The next slices, as things are after `step`, where it is time for them."""
+        self._num_steps += 1
+        if self._num_steps % TURN_STEPS != 1:
+            return
         yield self._blocks(step, scheduler.kv_cache.pool)
-        self._allowance = min(self._allowance, 0) + TABLE_BLOCKS_A_STEP
+        self._allowance = min(self._allowance, 0) + TABLE_BLOCKS_A_TURN
         if not self._waiting_ids:
             self._waiting_ids = scheduler.live_ids()[::-1]
-        for _ in range(REQUESTS_A_STEP):
+        for _ in range(REQUESTS_A_TURN):
             request = self._next_request(scheduler) if self._allowance > 0 else None
             if request is None:
                 return
@@ -37,9 +42,8 @@ class Keyframes:
 
     def _blocks(self, step: int, pool: BlockPool) -> BlocksKeyframe:
         first = self._next_block if self._next_block < pool.num_blocks else 0
-        self._next_block = first + BLOCKS_A_STEP
-        num_refs, hashes = pool.slice(first, self._next_block)
-        return BlocksKeyframe(step, first, num_refs, [(each or b"")[:HASH_BYTES] for each in hashes])
+        self._next_block = first + BLOCKS_A_TURN
+        return BlocksKeyframe(step, first, *pool.slice(first, self._next_block))
 
     def _next_request(self, scheduler: Scheduler) -> Request | None:
         """The live sequence whose turn it is; None when the round is over."""

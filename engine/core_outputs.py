@@ -14,7 +14,8 @@ from vllm_obs.engine.messages import (
     Logprobs,
     SchedulerStats,
 )
-from vllm_obs.engine.request import NO_TOKEN, Request
+from vllm_obs.engine.request import NO_TOKEN, NOT_ENDED, Request
+from vllm_obs.engine.step_answer import StepUpdate
 
 
 class OutputStamp(NamedTuple):
@@ -53,6 +54,18 @@ class _Columns:
         self.num_new_tokens += [num_new_tokens] * len(requests)
         self.finish_reasons += [request.finish_reason for request in requests]
         self.stop_token_ids += [request.stop_token_id for request in requests]
+        self._add_rest(requests, first_row)
+
+    def add_plain_rows(self, update: StepUpdate) -> None:
+        """`add_rows` for sequences that all got one token and go on."""
+        num_rows, first_row = len(update.requests), len(self.request_ids)
+        self.request_ids += update.request_ids
+        self.num_new_tokens += [1] * num_rows
+        self.finish_reasons += [NOT_ENDED] * num_rows
+        self.stop_token_ids += [NO_TOKEN] * num_rows
+        self._add_rest(update.requests, first_row)
+
+    def _add_rest(self, requests: Sequence[Request], first_row: int) -> None:
         self.num_cached_tokens += [request.num_cached_tokens for request in requests]
         for row, request in enumerate(requests, first_row):
             has_more = request.scheduled_at or request.untold_detours or request.prompt_logprobs
@@ -88,7 +101,7 @@ class _Columns:
             step=stamp.step,
             request_ids=self.request_ids,
             num_new_tokens=self.num_new_tokens,
-            new_token_ids=np.array(self.new_token_ids, dtype=np.int32),
+            new_token_ids=self.new_token_ids,
             finish_reasons=self.finish_reasons,
             stop_token_ids=self.stop_token_ids,
             num_cached_tokens=self.num_cached_tokens,
@@ -115,12 +128,15 @@ class OutputCollector:
     def __bool__(self) -> bool:
         return bool(self._by_client)
 
-    def add_tokens(
-        self, requests: list[Request], token_ids: list[int], logprobs: Iterable[tuple[str, Logprobs]]
-    ) -> None:
-        """A row for each sequence that got a token; `token_ids` runs parallel."""
+    def add_tokens(self, update: StepUpdate, logprobs: Iterable[tuple[str, Logprobs]]) -> None:
+        """A row for each sequence that got a token."""
+        requests, token_ids = update.requests, update.token_ids
         clients = {request.client_index for request in requests}
-        if len(clients) == 1:
+        if len(clients) == 1 and update.is_plain:
+            columns = self._columns(clients.pop())
+            columns.add_plain_rows(update)
+            columns.new_token_ids += token_ids
+        elif len(clients) == 1:
             self._add_tokens_of(clients.pop(), requests, token_ids)
         else:
             for client_index in sorted(clients):

@@ -1,14 +1,10 @@
 """The EngineCore's busy loop: takes messages in, runs steps while there is work, and sleeps when there is none."""
 
-import contextlib
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from queue import Empty
 from typing import Any, Protocol
-
-import numpy as np
 
 from vllm_obs.engine.child_main import cause_of
 from vllm_obs.engine.core_cut_off import MAX_OUTBOX_MESSAGES, drain, failed_rows, last_words
@@ -88,6 +84,8 @@ class EngineCoreProc:
         self._recorder = recorder
         self._num_dropped: Counter[str] = Counter()
         self._is_stopping = False
+        self.send_now: dict[int, Callable[[EngineCoreOutputs], bool]] = {}
+        """By client: sends a message at once, or says that it has to go through the outbox (False)."""
         self.on_replaced: Callable[[ClientReplaced, Outbox], None] = lambda replaced, outbox: None
         """Called with the outbox of a client that takes another's place."""
 
@@ -117,9 +115,10 @@ class EngineCoreProc:
             self._recorder.doing(self._core.resting)
             self._handle(self._inbox.get())
         self._recorder.doing(Activity.RECEIVING)
-        with contextlib.suppress(Empty):
-            for _ in range(MAX_MESSAGES_A_TURN):
-                self._handle(self._inbox.get_nowait())
+        for _ in range(MAX_MESSAGES_A_TURN):
+            if self._inbox.empty():  # this thread alone takes from it
+                return
+            self._handle(self._inbox.get_nowait())
 
     def _handle(self, item: Any) -> None:
         match item:
@@ -162,6 +161,7 @@ class EngineCoreProc:
         """All that the old client ran ends now: nobody would read it. The new one hears nothing of it."""
         num_ended = self._core.forget_client(replaced.client_index)
         _logger.warning("client %d is gone: %d sequence(s) of it end", replaced.client_index, num_ended)
+        self.send_now.pop(replaced.client_index, None)
         outbox = self.outboxes[replaced.client_index] = Outbox()
         self.on_replaced(replaced, outbox)
 
@@ -187,7 +187,7 @@ class EngineCoreProc:
             step=-1,
             request_ids=[],
             num_new_tokens=[],
-            new_token_ids=np.empty(0, dtype=np.int32),
+            new_token_ids=[],
             finish_reasons=[],
             stop_token_ids=[],
             num_cached_tokens=[],
@@ -203,10 +203,15 @@ class EngineCoreProc:
         )
 
     def _send(self, client_index: int, outputs: EngineCoreOutputs) -> None:
+        if outputs.engine_index != self._address.engine_index:
+            outputs = outputs._replace(engine_index=self._address.engine_index)
+        send_now = self.send_now.get(client_index)
+        if send_now is not None and send_now(outputs):
+            return
         outbox = self.outboxes[client_index]
         if outbox.qsize() >= MAX_OUTBOX_MESSAGES:
             self._cut_off(client_index)
-        outbox.put(outputs._replace(engine_index=self._address.engine_index))
+        outbox.put(outputs)
 
     def _cut_off(self, client_index: int) -> None:
         """End all that a client runs who does not read, in the place of what waits for it; nobody else waits."""

@@ -1,6 +1,7 @@
 """Turns what the scheduler did into records: the facts that every view is made from."""
 
-from vllm_obs.engine.core_keyframes import HASH_BYTES, Keyframes
+from vllm_obs.engine.block_pool import MARK_BYTES
+from vllm_obs.engine.core_keyframes import Keyframes
 from vllm_obs.engine.kv_cache import BlockEvents
 from vllm_obs.engine.messages import EngineCoreRequest, FinishReason
 from vllm_obs.engine.request import Request
@@ -81,8 +82,8 @@ class CoreRecords:
                 executed_at=executed_at,
                 sampled_at=sampled_at,
                 updated_at=updated_at,
-                request_ids=[request.request_id for request in update.requests],
-                num_new_tokens=[1 if request.sampling.max_tokens else 0 for request in update.requests],
+                request_ids=update.request_ids,
+                num_new_tokens=_num_new_tokens(update),
                 num_wasted_rows=update.num_wasted_rows,
             )
         )
@@ -110,15 +111,22 @@ class CoreRecords:
         """Blocks changed hands: one record for all sequences they changed for, two for the prefix cache."""
         if events.allocated or events.freed:
             self._record(_blocks_changed(step, events))
-        for changed, evicted in ((events.evicted, True), (events.cached, False)):
-            if changed:
-                hashes = [block_hash[:HASH_BYTES] for _, block_hash in changed]
-                self._record(BlocksCached(step, [block_id for block_id, _ in changed], hashes, evicted))
+        if events.evicted:
+            self._record(_blocks_cached(step, events.evicted, True))
+        if events.cached:
+            self._record(_blocks_cached(step, events.cached, False))
 
     def keyframes(self, step: int, scheduler: Scheduler) -> None:
         """The next slice of what is true after a step, for a reader that lost what led to it."""
         for keyframe in self._keyframes.after(step, scheduler):
             self._record(keyframe)
+
+
+def _num_new_tokens(update: StepUpdate) -> list[int]:
+    """One for each row, none where a prompt was only scored."""
+    if update.is_plain:
+        return [1] * len(update.requests)
+    return [1 if request.sampling.max_tokens else 0 for request in update.requests]
 
 
 def _blocks_changed(step: int, events: BlockEvents) -> BlocksChanged:
@@ -130,3 +138,8 @@ def _blocks_changed(step: int, events: BlockEvents) -> BlocksChanged:
         freed=[[]] * num_allocated + [row[1] for row in events.freed],
         num_hit_blocks=[row[2] for row in events.allocated] + [0] * num_freed,
     )
+
+
+def _blocks_cached(step: int, changed: list[tuple[int, bytes]], is_evicted: bool) -> BlocksCached:
+    hashes = [block_hash[:MARK_BYTES] for _, block_hash in changed]
+    return BlocksCached(step, [block_id for block_id, _ in changed], hashes, is_evicted)

@@ -90,3 +90,12 @@ class OverloadedError(RequestFailedError):
     def __init__(self, message: str, reason: Reason, retry_after_seconds: int) -> None:
         super().__init__(message, reason)
         self.retry_after_seconds = retry_after_seconds
+
+
+def shown(value: object) -> str:
+    """A value for an error message: at most 64 characters of it."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer with more digits than Python prints
+        return "a huge integer"
+    return text if len(text) <= 64 else text[:61] + "..."

@@ -184,8 +184,16 @@ ENGINE_FLAGS = (
     Flag("max_num_batched_tokens", "Scheduler", "Most tokens computed in one step.", parse=human_size,
          metavar="TOKENS", default_text="2048 on a GPU, 256 on a CPU"),
     Flag("enable_chunked_prefill", "Scheduler", "Split long prompts over several steps.", "pair"),
+    Flag("max_num_mixed_prefill_tokens", "Scheduler",
+         "Most prompt tokens of a step in which others decode, unless more sequences begin than decode: fewer "
+         "keep the time between two tokens short, more the time to the first.", parse=human_size, metavar="TOKENS",
+         default_text="as many as fit; on a CPU 24, or 2 for each that decodes"),
     Flag("scheduling_policy", "Scheduler", "First come first served, or by the request's priority.",
          choices=("fcfs", "priority")),
+    Flag("async_scheduling", "Scheduler",
+         "Plan and begin a step before the last one has answered, so that a GPU does not wait for the scheduler; "
+         "one rank only. On a CPU it gains nothing: scheduler and model share the cores.", "pair",
+         default_text="on for one GPU, off on a CPU"),
     Flag("max_num_queued_reqs", "Scheduler",
          "Most sequences that wait for their first step; more get 429. 0: none beside those the next step takes.",
          parse=human_size, metavar="N", default_text="2048: as many as one request may have"),

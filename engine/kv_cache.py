@@ -43,6 +43,11 @@ class KVCacheManager:
         """How many blocks hold that many tokens."""
         return -(-num_tokens // self.block_size)
 
+    def num_missing_for(self, request: Request, num_new_tokens: int) -> int:
+        """How many blocks more there would have to be for the next tokens of a sequence that has a table."""
+        num_blocks = self.num_blocks_for(request.num_computed_tokens + num_new_tokens)
+        return num_blocks - len(request.block_ids) - self.pool.num_available
+
     def get_computed_blocks(self, request: Request) -> list[int]:
         """The cached blocks that hold a prefix of the sequence, longest run from the start.
 
@@ -131,6 +136,11 @@ class KVCacheManager:
     def reset_prefix_cache(self) -> bool:
         """Forget every cached block; False, and nothing done, while any block is in use."""
         return self.pool.reset_cache()
+
+    @property
+    def has_events(self) -> bool:
+        """Whether anything happened since the last call of `take_events`."""
+        return bool(self._allocated or self._freed or self.pool.newly_cached or self.pool.newly_evicted)
 
     def take_events(self) -> BlockEvents:
         """What happened since the last call."""

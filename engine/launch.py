@@ -10,15 +10,13 @@ from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS, Child
 from vllm_obs.engine.codec_arrays import Buffer
 from vllm_obs.engine.codec_plain import DropReason
 from vllm_obs.engine.config import VllmConfig
-from vllm_obs.engine.engine_process import READY_POLL_SECONDS, READY_TIMEOUT_SECONDS, EngineProcess
+from vllm_obs.engine.engine_process import EngineProcess
 from vllm_obs.engine.engine_sockets import EngineSockets, Route
 from vllm_obs.engine.engine_titles import ENGINE_MODULE
 from vllm_obs.engine.errors import EngineDeadError, StartupError
 from vllm_obs.engine.messages import EngineCoreOutputs, EngineFacts
 from vllm_obs.engine.run_dir import RunDirectory
 from vllm_obs.telemetry.recorder import Recorder
-
-__all__ = ["ENGINE_MODULE", "READY_POLL_SECONDS", "READY_TIMEOUT_SECONDS", "EngineLink"]
 
 
 class EngineLink:

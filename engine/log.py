@@ -2,12 +2,12 @@
 
 import logging
 import os
-import sys
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
 
 from vllm_obs.engine.errors import ConfigError, EngineDeadError, StartupError
+from vllm_obs.telemetry.console import STDERR, ConsoleHandler
 
 API_TITLE = "APIServer"
 """The one process that holds prompts and completions as text."""
@@ -15,7 +15,7 @@ MAX_CHAIN = 8
 
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s [{title}] %(name)s: %(message)s"
 _QUIET = ("asyncio", "urllib3", "httpx", "httpcore", "filelock", "huggingface_hub", "torch", "numba")
-_TEXTLESS = (ConfigError, StartupError, EngineDeadError, OSError, MemoryError)
+TEXTLESS = (ConfigError, StartupError, EngineDeadError, OSError, MemoryError)
 """Errors whose own words are about processes and files."""
 
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -48,7 +48,7 @@ def configure_logging(title: str, level: str | None = None) -> None:
 
     `level` defaults to VLLM_OBS_LOG_LEVEL, then INFO; a word that is no level counts as INFO.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = ConsoleHandler(STDERR)
     kind = TextlessFormatter if title.startswith(API_TITLE) else logging.Formatter
     handler.setFormatter(kind(_FORMAT.format(title=title), datefmt="%H:%M:%S"))
     root = logging.getLogger()
@@ -80,4 +80,4 @@ def _lines(error: BaseException) -> Iterator[str]:
     yield "Traceback (most recent call last):\n"
     yield from traceback.format_tb(error.__traceback__)
     yield f"{type(error).__name__}: "
-    yield str(error) if isinstance(error, _TEXTLESS) else "(its words are left out: they may quote a request)"
+    yield str(error) if isinstance(error, TEXTLESS) else "(its words are left out: they may quote a request)"

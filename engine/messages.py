@@ -144,7 +144,7 @@ class Detours(NamedTuple):
 class EngineCoreOutputs(NamedTuple):
     """One step's outputs for one API server, in columns: row i belongs to `request_ids[i]`.
 
-    Row i owns `num_new_tokens[i]` entries of the flat `new_token_ids` (int32), in order.
+    Row i owns `num_new_tokens[i]` entries of the flat `new_token_ids` (each an int32), in order.
     `finish_reasons[i]` is a `FinishReason` or -1; `stop_token_ids[i]` is the stop token that ended it or -1
     (-1 also for end-of-sequence). `num_cached_tokens[i]` is the prompt tokens found in the prefix cache.
     `logprobs` and `prompt_logprobs` hold (row, Logprobs) pairs for the rows that asked; a row's prompt
@@ -163,7 +163,7 @@ class EngineCoreOutputs(NamedTuple):
     step: int
     request_ids: list[str]
     num_new_tokens: list[int]
-    new_token_ids: Int32Array
+    new_token_ids: list[int]
     finish_reasons: list[int]
     stop_token_ids: list[int]
     num_cached_tokens: list[int]

@@ -37,6 +37,12 @@ def _check_ranks(parallel: ParallelConfig) -> None:
         raise ConfigError(f"--data-parallel-rank {engine} is not below --data-parallel-size {num_engines}")
     if parallel.node_rank >= parallel.nnodes:
         raise ConfigError(f"--node-rank {parallel.node_rank} is not below --nnodes {parallel.nnodes}")
+    if parallel.world_size % parallel.nnodes:
+        num_ranks = "1 rank" if parallel.world_size == 1 else f"{parallel.world_size} ranks"
+        raise ConfigError(
+            f"--nnodes {parallel.nnodes} does not divide the {num_ranks} of --tensor-parallel-size times "
+            "--pipeline-parallel-size"
+        )
     if parallel.nnodes > 1 and parallel.distributed_executor_backend != "mp":
         backend = parallel.distributed_executor_backend
         raise ConfigError(f"--nnodes {parallel.nnodes} goes with --distributed-executor-backend mp, not {backend}")
@@ -45,5 +51,3 @@ def _check_ranks(parallel: ParallelConfig) -> None:
             f"--nnodes {parallel.nnodes} is for one engine, not {num_engines}: give each --data-parallel-rank, "
             "hosts and a --master-port of its own"
         )
-    if parallel.world_size % parallel.nnodes:
-        raise ConfigError(f"--nnodes {parallel.nnodes} does not divide the {parallel.world_size} ranks")

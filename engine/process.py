@@ -31,7 +31,7 @@ from vllm_obs.engine.executor.factory import make_executor
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.head_start import use_head_start
 from vllm_obs.engine.log_file import log_to_file
-from vllm_obs.engine.messages import AbortRequests, EngineFacts, FinishReason, RequestType
+from vllm_obs.engine.messages import AbortRequests, EngineCoreOutputs, EngineFacts, FinishReason, RequestType
 from vllm_obs.engine.structured.grammar_book import GrammarBook
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.flight_recorder import ENGINE_RING_BYTES
@@ -130,10 +130,12 @@ class CoreThreads:
         self._inbox = inbox
         self._input = CoreInput(address, inbox)
         self._outputs: dict[int, CoreOutput] = {}
+        self._senders: dict[int, Callable[[EngineCoreOutputs], bool]] = {}
 
     def start(self, loop: EngineCoreProc) -> None:
         """Start them, and let other clients in from now on when the owner orders it."""
         self._run("engine input", self._input.run)
+        self._senders = loop.send_now
         for index, ((_, endpoint), outbox) in enumerate(zip(self._address.clients, loop.outboxes, strict=True)):
             self._send_to(index, endpoint, outbox)
         loop.on_replaced = self._replace
@@ -146,6 +148,7 @@ class CoreThreads:
     def _send_to(self, client_index: int, endpoint: str, outbox: Outbox) -> None:
         output = self._outputs[client_index] = CoreOutput(endpoint, outbox, partial(self._end, client_index))
         self._run(f"engine output {client_index}", output.run)
+        self._senders[client_index] = output.send_now
 
     def _run(self, name: str, body: Callable[[], None]) -> None:
         threading.Thread(target=guarded(self._owner, name, body), name=name, daemon=True).start()

@@ -25,6 +25,7 @@ class QueueLimits(NamedTuple):
     max_num_tokens: int | None
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_num_mixed_prefill_tokens: int
     is_chunked: bool
     block_size: int
 
@@ -37,6 +38,7 @@ class QueueLimits(NamedTuple):
             scheduler.max_num_queued_tokens,
             scheduler.max_num_seqs,
             scheduler.max_num_batched_tokens,
+            scheduler.max_num_mixed_prefill_tokens or scheduler.max_num_batched_tokens,
             scheduler.enable_chunked_prefill,
             config.cache.block_size,
         )
@@ -49,6 +51,7 @@ class QueueLimits(NamedTuple):
             max_num_tokens=None if most_tokens is None else most_tokens * num_engines,
             max_num_seqs=self.max_num_seqs * num_engines,
             max_num_batched_tokens=self.max_num_batched_tokens * num_engines,
+            max_num_mixed_prefill_tokens=self.max_num_mixed_prefill_tokens * num_engines,
         )
 
     def share_of(self, num_clients: int) -> "QueueLimits":
@@ -59,6 +62,7 @@ class QueueLimits(NamedTuple):
             max_num_tokens=None if most_tokens is None else ceil(most_tokens / num_clients),
             max_num_seqs=ceil(self.max_num_seqs / num_clients),
             max_num_batched_tokens=ceil(self.max_num_batched_tokens / num_clients),
+            max_num_mixed_prefill_tokens=ceil(self.max_num_mixed_prefill_tokens / num_clients),
         )
 
     @property
@@ -143,6 +147,9 @@ class QueueBound:
         limits = self.limits
         num_slots = limits.max_num_seqs - load.num_running
         budget = limits.max_num_batched_tokens - load.num_busy_tokens
+        if limits.is_chunked and load.num_running:
+            num_prefill = load.num_busy_tokens - load.num_running
+            budget = min(budget, limits.max_num_mixed_prefill_tokens - num_prefill)
         num_blocks = load.num_free_blocks - load.num_running  # each running one may grow by a block first
         num_leaving = num_leaving_tokens = 0
         for num_tokens in chain(self._queued.values(), new):

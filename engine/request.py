@@ -44,8 +44,8 @@ class Grammar(Protocol):
     def begin(self) -> None:
         """Stand at the beginning; RequestError or RequestFailedError where there is none."""
 
-    def write_mask(self, words: npt.NDArray[np.int32]) -> None:
-        """Write the tokens that may come next, one bit each."""
+    def write_mask(self, words: npt.NDArray[np.int32], address: int) -> None:
+        """Write the tokens that may come next, one bit each, into words that begin at this address."""
 
     def accept(self, token_id: int) -> None:
         """Go on by one token; RequestFailedError where it does not fit."""

@@ -41,9 +41,9 @@ class RunDirectory:
             os.close(base_lock)
 
     def close(self) -> None:
-        """Remove the run's sockets and give the lock back; its files stay for whoever wants to read them."""
+        """Remove the run's sockets and pipes and give the lock back; its files stay for whoever reads them."""
         if self._lock_fd >= 0:
-            _remove_sockets(self.path)
+            _remove_doors(self.path)
             os.close(self._lock_fd)
             self._lock_fd = -1
 
@@ -66,7 +66,7 @@ def base_directory() -> Path:
 
 
 def prune_dead_runs(base: Path) -> None:
-    """Remove all dead runs of this user but five, and the sockets of those that stay; incidents stay for longer.
+    """Remove all dead runs of this user but five, and the sockets and pipes of those; incidents stay for longer.
 
     They are the last five; but if an older one with an incident began within an hour before the newest, the oldest
     of those is kept in the place of the fifth: in a crash loop it tells the first cause. Of the others that left
@@ -80,7 +80,7 @@ def prune_dead_runs(base: Path) -> None:
     if first := [path for path in older if _may_tell_first_cause(path, whole[0])]:
         kept[-1] = first[-1]
     for path in kept:
-        _remove_sockets(path)
+        _remove_doors(path)
     for path in whole:
         if path not in kept and not strip(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -170,8 +170,9 @@ def _lock_file(path: Path, timeout_seconds: float) -> int:
             return lock_fd
 
 
-def _remove_sockets(run: Path) -> None:
-    for path in run.glob("*.sock"):
+def _remove_doors(run: Path) -> None:
+    for path in run.glob("*"):
         with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(path.lstat().st_mode):
+            mode = path.lstat().st_mode
+            if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
                 path.unlink()

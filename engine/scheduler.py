@@ -23,6 +23,7 @@ class Scheduler:
     each ends. A waiting sequence preempts nobody. Several plans may be in flight: `schedule` may be called
     again before `update_from_output`, which takes the answers in order. In a pipeline, whose plans name every
     token, a sequence sits out while its last token is awaited, and each plan has its share of the rows only.
+    Elsewhere it goes on with the awaited token, unless that is its last by the length.
     """
 
     def __init__(self, config: VllmConfig, num_blocks: int) -> None:
@@ -93,10 +94,17 @@ class Scheduler:
         state = self._state
         if state.pause == PauseState.ALL:
             return False
-        if any(request.num_planned_tokens == request.num_tokens for request in state.running):
-            return True
+        is_ahead = state.limits.is_ahead
+        for request in state.running:
+            num_planned = request.num_planned_tokens
+            if num_planned == request.num_tokens or (is_ahead and num_planned < request.max_num_tokens):
+                return True
         may_admit = state.pause == PauseState.NONE and len(state.running) < state.limits.max_num_seqs
         return may_admit and bool(state.waiting) and not state.suspects  # beside whom nobody is admitted
+
+    def last_step_of(self, request_id: str) -> int:
+        """The newest plan in flight that runs a sequence; 0 where none does."""
+        return self._state.last_step_of(request_id)
 
     def is_held(self, request_id: str) -> bool:
         """Whether a plan in flight keeps blocks that the sequence has no more."""
@@ -181,12 +189,22 @@ class Scheduler:
                 self._state.fail_on(request, error)
                 kept.remove(number)
                 continue
-            if request.grammar.is_over and not request.sampling.eos_token_ids:
+            if not request.sampling.eos_token_ids and request.grammar.is_over:
                 self._state.end(request, FinishReason.STOP)
+        update = update._replace(is_plain=False)
         if len(kept) == len(update.requests):
             return update
-        pairs = [(update.requests[number], update.token_ids[number]) for number in kept]
-        return update._replace(requests=[pair[0] for pair in pairs], token_ids=[pair[1] for pair in pairs])
+        return update._replace(
+            requests=[update.requests[number] for number in kept],
+            token_ids=[update.token_ids[number] for number in kept],
+            request_ids=[update.request_ids[number] for number in kept],
+        )
+
+    @property
+    def has_news(self) -> bool:
+        """Whether anybody ended, failed, or got or gave back blocks since that was taken."""
+        state = self._state
+        return bool(state.ended or state.errors or state.kv_cache.has_events)
 
     def take_ended(self) -> list[Request]:
         """Sequences that ended since the last call, each with its one ending."""

@@ -25,14 +25,20 @@ def _grammar_of(request: Request) -> Grammar:
 
 
 class SchedulerLimits(NamedTuple):
-    """The limits of one step and of one sequence, and how many steps fill the stages of a pipeline."""
+    """The limits of one step and of one sequence, and how many steps fill the stages of a pipeline.
+
+    `is_ahead` where a step is planned before the one before it has answered.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
     enable_chunked_prefill: bool
     is_priority_policy: bool
+    max_num_mixed_prefill_tokens: int
+    mixed_prefill_tokens_a_decode: int
     num_steps_in_flight: int = 1
+    is_ahead: bool = False
 
     @classmethod
     def from_config(cls, config: VllmConfig) -> "SchedulerLimits":
@@ -54,7 +60,11 @@ class SchedulerLimits(NamedTuple):
             max_model_len=max_model_len,
             enable_chunked_prefill=scheduler.enable_chunked_prefill,
             is_priority_policy=scheduler.policy == "priority",
+            mixed_prefill_tokens_a_decode=scheduler.mixed_prefill_tokens_a_decode,
+            max_num_mixed_prefill_tokens=scheduler.max_num_mixed_prefill_tokens
+            or scheduler.max_num_batched_tokens,
             num_steps_in_flight=config.parallel.pipeline_parallel_size,
+            is_ahead=scheduler.async_scheduling,
         )
 
 
@@ -72,6 +82,10 @@ class InFlightStep:
     chunks: list[tuple[Request, int]]
     dropped: set[str] = field(default_factory=set)
     held: list[tuple[str, list[int]]] = field(default_factory=list)
+
+    def has_row(self, request_id: str) -> bool:
+        """Whether the plan names a sequence, which may have left since."""
+        return request_id in self.sampled_ids or any(request_id == each.request_id for each, _ in self.chunks)
 
     @property
     def requests(self) -> list[Request]:
@@ -96,8 +110,12 @@ class SchedulerState:
         self.unready: dict[str, Request] = {}
         self.has_grammars = False
         """Whether anybody ever had one."""
+        self.has_scored = False
+        """Whether anybody was ever only to be scored."""
         self.running: list[Request] = []
         self.in_flight: list[InFlightStep] = []
+        self.num_sampled = 0
+        """How many sequences the last plan with rows gives a token."""
         self.released_ids: list[str] = []
         self.suspects: list[Request] = []
         self.ended: list[Request] = []
@@ -119,10 +137,23 @@ class SchedulerState:
             if request.request_id not in step.dropped
         }
 
+    def last_step_of(self, request_id: str) -> int:
+        """The newest plan in flight that runs a sequence; 0 where none does."""
+        for step in reversed(self.in_flight):
+            if step.has_row(request_id) and request_id not in step.dropped:
+                return step.step
+        return 0
+
+    def _is_in_flight(self, request_id: str) -> bool:
+        """Whether a plan in flight reads and writes a sequence's blocks, its result being wanted or not."""
+        return any(step.has_row(request_id) for step in self.in_flight)
+
     def add(self, request: Request) -> None:
         """Queue a new sequence; its id must not be live."""
         assert request.request_id not in self.requests, f"{request.request_id} is live already"
         self.requests[request.request_id] = request
+        if not request.sampling.max_tokens:
+            self.has_scored = True
         if request.grammar is not None:
             self.has_grammars = True
             self.unready[request.request_id] = request
@@ -155,7 +186,7 @@ class SchedulerState:
 
     def preempt(self, request: Request) -> None:
         """Take a running sequence's blocks; it waits at its rank and will be computed again."""
-        self._leave_running(request)
+        self._leave_running(request, self._is_in_flight(request.request_id))
         request.start_over()
         self.num_preemptions += 1
         self.waiting.push(request)
@@ -163,7 +194,7 @@ class SchedulerState:
     def end(self, request: Request, reason: FinishReason, stop_token_id: int = -1) -> None:
         """Give a live sequence its one ending."""
         if request.status == RequestStatus.RUNNING:
-            self._leave_running(request)
+            self._leave_running(request, bool(self.in_flight))
         elif self.unready.pop(request.request_id, None) is None:
             self.waiting.remove(request)
         del self.requests[request.request_id]
@@ -216,11 +247,11 @@ class SchedulerState:
                 "context_length_exceeded",
             )
 
-    def _leave_running(self, request: Request) -> None:
+    def _leave_running(self, request: Request, is_in_flight: bool) -> None:
         del self.running[bisect_left(self.running, request.rank, key=_by_rank)]
         self.released_ids.append(request.request_id)
         table = self.kv_cache.detach(request)
-        if not self.in_flight:
+        if not is_in_flight:
             self.kv_cache.release(request.request_id, table)
             return
         self.in_flight[-1].held.append((request.request_id, table))

@@ -12,11 +12,16 @@ NOT_ANSWERED = "The step gave no token for this sequence."
 
 
 class StepUpdate(NamedTuple):
-    """The used results of a step: `token_ids[i]` was appended to `requests[i]`."""
+    """The used results of a step: `token_ids[i]` was appended to `requests[i]`, which is one of its `request_ids`.
+
+    `is_plain` where nobody ended with it and nobody was only scored: each got a token and goes on.
+    """
 
     requests: list[Request]
     token_ids: list[int]
     num_wasted_rows: int
+    request_ids: list[str]
+    is_plain: bool = False
 
 
 def apply_output(state: SchedulerState, output: ModelRunnerOutput) -> StepUpdate:
@@ -36,18 +41,22 @@ def apply_output(state: SchedulerState, output: ModelRunnerOutput) -> StepUpdate
     if output.pooled:
         _keep_pooled(step, output)
     num_wasted = _apply_chunks(state, step, failures)
-    requests, token_ids = step.sampled, output.token_ids
+    requests, token_ids, request_ids = step.sampled, output.token_ids, step.sampled_ids
+    num_ended = len(state.ended)
     if step.dropped or failures or output.request_ids != step.sampled_ids:
         requests, token_ids, num_sampled_wasted = _pair(state, step, output, failures)
         num_wasted += num_sampled_wasted
+        request_ids = [request.request_id for request in requests]
     num_errors = len(state.errors)
     _append_tokens(state, requests, token_ids)
     if len(state.errors) > num_errors:
         kept = [pair for pair in zip(requests, token_ids, strict=True) if pair[0].error is None]
         requests, token_ids = [pair[0] for pair in kept], [pair[1] for pair in kept]
+        request_ids = [request.request_id for request in requests]
     state.in_flight.remove(step)
     state.release_held(step)
-    return StepUpdate(requests, token_ids, num_wasted)
+    is_plain = len(state.ended) == num_ended and not state.has_scored
+    return StepUpdate(requests, token_ids, num_wasted, request_ids, is_plain)
 
 
 def _keep_prompt_logprobs(step: InFlightStep, output: ModelRunnerOutput) -> None:

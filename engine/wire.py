@@ -19,6 +19,7 @@ from vllm_obs.engine.messages import (
     UtilityCall,
 )
 from vllm_obs.engine.wire_checks import check_outputs, check_request
+from vllm_obs.engine.wire_plain import decode_plain, encode_plain, is_plain
 
 MAX_FRAME_BYTES = 64 << 20
 """One frame; sockets close the connection of a peer that sends more."""
@@ -28,6 +29,7 @@ MAX_FRAMES = 2 + MAX_BUFFERS
 
 HELLO = 16
 OUTPUTS = 17
+PLAIN_OUTPUTS = 18
 
 EngineMessage = EngineCoreRequest | AbortRequests | UtilityCall
 
@@ -47,6 +49,7 @@ _REQUEST_KINDS: dict[int, type[Any]] = {
 }
 _REQUEST_TYPES = {kind: request_type for request_type, kind in _REQUEST_KINDS.items()}
 _TYPE_FRAMES = [bytes([code]) for code in range(256)]
+_PLAIN_FRAME = _TYPE_FRAMES[PLAIN_OUTPUTS]
 
 
 class FrameEncoder:
@@ -62,7 +65,11 @@ class FrameEncoder:
 
     def outputs(self, outputs: EngineCoreOutputs) -> list[Buffer]:
         """The frames of one step's outputs."""
-        return self.frames(OUTPUTS, outputs)
+        if not is_plain(outputs):
+            return self.frames(OUTPUTS, outputs)
+        payload = encode_plain(outputs)
+        _check_payload(len(payload), MAX_PAYLOAD_BYTES)
+        return [_PLAIN_FRAME, payload]
 
     def frames(self, code: int, message: Any, max_payload: int = MAX_PAYLOAD_BYTES) -> list[Buffer]:
         """Type byte, payload (`max_payload` bytes at most), buffers; WireError for what may not travel."""
@@ -109,6 +116,9 @@ def _name_owner(error: WireError, values: Any) -> None:
 
 def decode_outputs(frames: Sequence[Buffer]) -> EngineCoreOutputs:
     """The step's outputs in these frames, columns checked to be parallel, or WireError."""
+    if len(frames) == 2 and frames[0] == _PLAIN_FRAME:
+        _check_payload(len(frames[1]), MAX_PAYLOAD_BYTES)
+        return decode_plain(frames[1])
     outputs: EngineCoreOutputs = decode_as(OUTPUTS, EngineCoreOutputs, frames)
     check_outputs(outputs)
     return outputs

@@ -26,7 +26,8 @@ def check_outputs(outputs: EngineCoreOutputs) -> None:
         outputs.num_cached_tokens,
     )
     _require(all(len(column) == num_rows for column in columns), "columns of different lengths")
-    _require(outputs.new_token_ids.ndim == 1, "new tokens have one dimension")
+    token_ids = outputs.new_token_ids
+    _require(not token_ids or (min(token_ids) >= -(2**31) and max(token_ids) < 2**31), "a token is an int32")
     _require(not num_rows or min(outputs.num_new_tokens) >= 0, "a negative number of tokens")
     _require(_ENDINGS.issuperset(outputs.finish_reasons), "an ending that is not known")
     _require(_REASONS.issuperset(reason for _, reason, _ in outputs.errors), "an error that is not known")

@@ -40,6 +40,7 @@ LIMITS = {
     "preemption": STAGE_COLOURS["preempted"],
     "max_num_seqs": STAGE_COLOURS["stalled"],
     "token_budget": STAGE_COLOURS["prefill"],
+    "prefill_share": TOKEN_COLOURS["cached"],
     "priority": STAGE_COLOURS["return"],
     "paused": STAGE_COLOURS["receive"],
     "waiting_on_grammar": STAGE_COLOURS["submit"],

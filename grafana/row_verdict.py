@@ -75,7 +75,8 @@ _LIMITS = Panel(
     Says(
         "Which limit was the engine at?",
         "step time a second by binding limit, as a mean over engines; what is missing to 100 % is idle time.",
-        "underloaded. Time under kv_blocks, max_num_seqs or token_budget while requests wait is what to change.",
+        "underloaded. Time under kv_blocks, max_num_seqs, token_budget or prefill_share while requests wait is "
+        "what to change.",
         "Engine: Waiting sequences",
     ),
     (Query(average(rate(engine("vllm_obs_binding_limit_seconds_total")), "limit"), "{{limit}}"),),

@@ -1,7 +1,6 @@
 """The HTTP server's log: lines in the form of our own; an access line names the route and the request's id."""
 
 import logging
-import sys
 from collections.abc import Sequence
 from http import HTTPStatus
 
@@ -9,6 +8,7 @@ from starlette.routing import BaseRoute, Route
 
 from vllm_obs.server.public_paths import PROBES
 from vllm_obs.server.request_id import http_id
+from vllm_obs.telemetry.console import STDOUT, ConsoleHandler
 
 LOGGER = "uvicorn.access"
 TRACE_LOGGER = "uvicorn.asgi"
@@ -52,7 +52,7 @@ class AccessPaths(logging.Filter):
 def show_like_our_own() -> None:
     """From now on access lines go to stdout in the form of this process's log; uvicorn's others are part of it."""
     formats = (handler.formatter for handler in logging.getLogger().handlers if handler.formatter)
-    handler = logging.StreamHandler(sys.stdout)
+    handler = ConsoleHandler(STDOUT)
     handler.setFormatter(next(formats, None))
     logger = logging.getLogger(LOGGER)
     logger.handlers[:] = [handler]

@@ -38,7 +38,7 @@ async def answer(
     if request.stream:
         stream_usage = StreamUsage(usage, metrics, request.stream_options, api.server.enable_force_include_usage)
         streamed = shape.streamed(generation, stream_usage)
-        return PushedStream(streamed.frames(), generation, streamed.events)
+        return PushedStream(streamed.frames(), generation, streamed.events, streamed.text_frames)
     try:
         choices = await until_disconnect(http.receive, generation.collect())
     finally:

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import orjson
 
-from vllm_obs.server.schema_chat import ChatCompletionRequest, ChatMessage
+from vllm_obs.server.schema_chat import ChatCompletionRequest
+from vllm_obs.server.schema_chat_messages import ChatMessage
 from vllm_obs.server.schema_messages import ConversationRequest, MessagesRequest
 from vllm_obs.server.schema_messages_blocks import Block
 from vllm_obs.server.schema_messages_tools import MessageTool, MessageToolChoice
@@ -37,11 +38,13 @@ def as_chat(request: ConversationRequest) -> ChatCompletionRequest:
     sampling = _sampling(request) if isinstance(request, MessagesRequest) else {}
     thinking = request.thinking
     thinks = {} if thinking is None else {"enable_thinking": thinking.is_on}
+    effort = request.output_config and request.output_config.effort
+    told = {} if effort is None else {"reasoning_effort": effort}
     return ChatCompletionRequest.model_construct(
         model=request.model,
         messages=messages,
         continue_final_message=is_prefilled,
-        chat_template_kwargs={**thinks, **request.chat_template_kwargs},
+        chat_template_kwargs={**thinks, **request.chat_template_kwargs, **told},
         include_reasoning=thinking is not None and thinking.is_shown,
         response_format=_form(request),
         **_tools(request.tools, request.tool_choice),

@@ -1,18 +1,22 @@
 """The replies of /v1/messages: whole, and as the events of a stream."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from vllm_obs.engine.frontend.outputs import SequenceDelta
+from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.server.anthropic_blocks import BlockWriter, Fields, content_of
 from vllm_obs.server.anthropic_paths import ENVELOPE
 from vllm_obs.server.boundary import reply_for
 from vllm_obs.server.chat_reading import ChatReading
 from vllm_obs.server.generation import Generation
+from vllm_obs.server.message_reader import Reasoning
+from vllm_obs.server.reasoning_count import ReasoningCount
 from vllm_obs.server.reply_metrics import ReplyMetrics
+from vllm_obs.server.tool_calls.events import Event
 
 PING: Fields = {"type": "ping"}
 
@@ -25,8 +29,11 @@ class MessageHead:
     model: str
     reading: ChatReading
     shows_cached: bool
+    tokenizer: Tokenizer
 
-    def message(self, content: list[Fields], delta: SequenceDelta, stop: Fields) -> Fields:
+    def message(
+        self, content: list[Fields], delta: SequenceDelta, stop: Fields, num_thinking: int | None = None
+    ) -> Fields:
         """A message with this content; `delta` has the counts until now."""
         return {
             "id": self.id,
@@ -35,10 +42,16 @@ class MessageHead:
             "content": content,
             "model": self.model,
             **stop,
-            "usage": self.usage(delta),
+            "usage": self.usage(delta, num_thinking),
         }
 
-    def usage(self, delta: SequenceDelta) -> Fields:
+    def thinking_count(self) -> ReasoningCount | None:
+        """What counts the tokens of the thoughts, None where they are not told apart."""
+        if self.reading.make_thoughts is None:
+            return None
+        return ReasoningCount(self.tokenizer, self.reading.skips_special(True, self.tokenizer))
+
+    def usage(self, delta: SequenceDelta, num_thinking: int | None = None) -> Fields:
         """The token counts: all of the input is the sum of the three that say input."""
         num_cached = delta.num_cached_tokens if self.shows_cached else 0
         return {
@@ -46,7 +59,7 @@ class MessageHead:
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": num_cached,
             "output_tokens": delta.num_output_tokens,
-            "output_tokens_details": None,
+            "output_tokens_details": None if num_thinking is None else {"thinking_tokens": num_thinking},
             "server_tool_use": None,
             "cache_creation": None,
             "inference_geo": None,
@@ -71,8 +84,13 @@ def stop_fields(delta: SequenceDelta | None = None, has_calls: bool = False) -> 
 def whole_message(head: MessageHead, choice: SequenceDelta, metrics: ReplyMetrics) -> Fields:
     """The whole reply."""
     writer = BlockWriter(head.reading.shows_reasoning)
-    events = writer.write(head.reading.make_reader().parts(choice.text, is_last=True)) + writer.close()
-    message = head.message(content_of(events), choice, stop_fields(choice, writer.has_calls))
+    parts = head.reading.make_reader().parts(choice.text, is_last=True)
+    num_thinking = None
+    if (count := head.thinking_count()) is not None:
+        count.add(choice.token_ids, _thoughts(parts))
+        num_thinking = count.total()
+    events = writer.write(parts) + writer.close()
+    message = head.message(content_of(events), choice, stop_fields(choice, writer.has_calls), num_thinking)
     metrics.add(choice)
     return message | _timing(metrics)
 
@@ -84,6 +102,7 @@ class MessageEvents:
         self._head = head
         self._metrics = metrics
         self._reader = head.reading.make_reader()
+        self._count = head.thinking_count()
         self._writer = BlockWriter(head.reading.shows_reasoning)
         self._has_begun = False
 
@@ -115,12 +134,15 @@ class MessageEvents:
             events = [{"type": "message_start", "message": self._head.message([], delta, stop_fields())}, PING]
         self._metrics.add(delta)
         is_last = delta.finish_reason is not None
-        events += self._writer.write(self._reader.parts(delta.text, is_last))
+        parts = self._reader.parts(delta.text, is_last)
+        if self._count is not None:
+            self._count.add(delta.token_ids, _thoughts(parts))
+        events += self._writer.write(parts)
         return [*events, *self._writer.close(), *self._ending(delta)] if is_last else events
 
     def _ending(self, delta: SequenceDelta) -> list[Fields]:
         stop = stop_fields(delta, self._writer.has_calls)
-        usage = self._head.usage(delta)
+        usage = self._head.usage(delta, self._count.total() if self._count is not None else None)
         ending = {"type": "message_delta", "delta": stop, "usage": usage, **_timing(self._metrics)}
         return [ending, {"type": "message_stop"}]
 
@@ -129,6 +151,10 @@ def frame(event: Fields) -> bytes:
     """An event as it is sent."""
     kind: str = event["type"]
     return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(event) + b"\n\n"
+
+
+def _thoughts(parts: Sequence[Reasoning | Event]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, Reasoning))
 
 
 def _timing(metrics: ReplyMetrics) -> Fields:

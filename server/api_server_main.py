@@ -29,8 +29,8 @@ def run_api_server(owner: Owner) -> None:
     box = NewsBox(owner)
     with startup_part("import web framework"):
         import_module("fastapi")
+    from vllm_obs.engine.open_files import raise_file_limit
     from vllm_obs.server.attached_lifecycle import AttachedLifecycle
-    from vllm_obs.server.connection_room import raise_file_limit
 
     raise_file_limit(server.limits.max_num_connections)
     phases.end("import server")

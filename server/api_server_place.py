@@ -64,6 +64,8 @@ class ApiServerPlace:
         self.life = 0
         self.child: Child | None = None
         self.status: ServerStatus | None = None
+        self.num_reports = 0
+        """How often it has told how it is; it stops to grow when its event loop is held up."""
         self.is_drained = False
         self.ready_at = 0
         """When it became ready (monotonic ns), 0 before."""
@@ -118,6 +120,7 @@ class ApiServerPlace:
             logger.warning("%s sent what is no status: %s", self.title, error)
             return
         self.status = status
+        self.num_reports += 1
         if self._handover is not None:  # it listens to its end: connections can come
             handover, self._handover = self._handover, None
             self._served_by.connections.open(self.client_index, handover)

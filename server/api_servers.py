@@ -13,6 +13,7 @@ from vllm_obs.engine.old_rings import prune_old_rings
 from vllm_obs.server.api_server_place import ApiServerPlace, ServedBy
 from vllm_obs.server.crash_judge import CrashJudge
 from vllm_obs.server.launcher_messages import BLAMED, ENGINE, SUSPECTS, EngineNews
+from vllm_obs.server.phase import Phase
 from vllm_obs.server.restart_budget import RestartBudget
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,8 @@ class ApiServers:
         self.places = [ApiServerPlace(index, served_by, self._ended) for index in range(num_servers)]
         for place in self.places:
             place.on_suspects = partial(self._pass_on, place)
-        self._judge = CrashJudge(partial(self.order, BLAMED), num_servers)
+        has_several = served_by.config.parallel.data_parallel_size > 1
+        self._judge = CrashJudge(partial(self.order, BLAMED), num_servers, has_several)
         self._served_by = served_by
         self._forget = forget
         max_restarts = max(API_SERVER_RESTARTS, served_by.server.engine_restarts)
@@ -153,6 +155,13 @@ class ApiServers:
     def running(self) -> Iterable[ApiServerPlace]:
         """Those whose processes are there."""
         return (place for place in self.places if place.is_running)
+
+    @property
+    def are_open(self) -> bool:
+        """Whether all that run have told, after their start, what they do."""
+        statuses = [place.status for place in self.running]
+        are_open = [status is not None and status.phase != Phase.LOADING.value for status in statuses]
+        return bool(are_open) and all(are_open)
 
     @property
     def are_drained(self) -> bool:

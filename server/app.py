@@ -16,6 +16,7 @@ from vllm_obs.server.anthropic_paths import envelope_of
 from vllm_obs.server.auth import Authentication
 from vllm_obs.server.boundary import ErrorBoundary
 from vllm_obs.server.cors import CrossOrigin
+from vllm_obs.server.direct_routes import DirectRoutes
 from vllm_obs.server.docs_page import add_docs
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.openapi import install_openapi
@@ -54,6 +55,7 @@ def build_app(api: ApiServer) -> FastAPI:
             Middleware(ErrorBoundary),
             Middleware(Authentication, keys=api.keys),
             Middleware(Admission, api=api),
+            Middleware(DirectRoutes, routes=routes),
         ],
         exception_handlers={HTTPException: _refuse},
         **_documents(server.disable_fastapi_docs),

@@ -10,6 +10,7 @@ from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.engine_sockets import Route
 from vllm_obs.engine.errors import ConfigError, StartupError, VllmObsError
 from vllm_obs.server.attached_link import AttachedLink
+from vllm_obs.server.beat import until_beat
 from vllm_obs.server.launcher_messages import DEAD, EXPECTED, GIVEN_UP, SERVING, STARTING, EngineNews
 from vllm_obs.server.state import ApiServer
 from vllm_obs.telemetry.recorder import Recorder
@@ -116,19 +117,19 @@ class AttachedEngines:
         try:
             client = await self._listen_for(news)
         except VllmObsError as error:
-            logger.warning("engine %d is not let in: %s", news.engine_index, error)
+            logger.warning("cannot connect to engine %d: %s", news.engine_index, error)
             return
         except Exception:
-            logger.exception("engine %d is not let in", news.engine_index)
+            logger.exception("cannot connect to engine %d", news.engine_index)
             self.fail(f"what attaches to engine {news.engine_index} failed")
             return
         try:
             await self._let_in(client, news)
         except VllmObsError as error:
-            logger.warning("engine %d is not let in: %s", news.engine_index, error)
+            logger.warning("cannot connect to engine %d: %s", news.engine_index, error)
             client.shutdown(timeout_seconds=0)
         except Exception:
-            logger.exception("engine %d is not let in", news.engine_index)
+            logger.exception("cannot connect to engine %d", news.engine_index)
             self.fail(f"what lets engine {news.engine_index} in failed")
 
     async def _listen_for(self, news: EngineNews) -> AsyncMPClient:
@@ -165,7 +166,8 @@ class AttachedEngines:
             llm.let_in(client, facts)
             before.shutdown(timeout_seconds=0)
         self._api.engines_expected_at.pop(index, None)
-        logger.info("engine %d is let in (generation %d)", index, news.generation)
+        which = f" (restart {news.generation})" if news.generation else ""
+        logger.info("connected to engine %d%s", index, which)
 
     @property
     def _is_first(self) -> bool:
@@ -203,7 +205,7 @@ class AttachedEngines:
     async def _wait_lost(self) -> str:
         """The cause, once an engine cannot be sent to and the launcher does not tell its end: only we cannot."""
         while (cause := self._attachments.give_up_lost()) is None:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(until_beat(LOOK_SECONDS))
         return cause
 
     async def _wait_unread(self) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,11 @@ from vllm_obs.engine.client_async import AsyncMPClient
 from vllm_obs.engine.client_dp import DPLBAsyncMPClient, engine_indices
 from vllm_obs.engine.codec import write_fields
 from vllm_obs.engine.frontend.async_llm import AsyncLLM
-from vllm_obs.engine.frontend.crash_suspects import Suspect
+from vllm_obs.engine.frontend.crash_suspects import SAME_CRASH_SECONDS, Suspect
 from vllm_obs.engine.startup_phases import StartupPhases
 from vllm_obs.server.api_server_settings import ApiServerSettings
 from vllm_obs.server.attached_engines import AttachedEngines, Attachments
+from vllm_obs.server.beat import until_beat
 from vllm_obs.server.engine_news import NewsBox
 from vllm_obs.server.handed_connections import HandedConnections
 from vllm_obs.server.launcher_messages import (
@@ -26,6 +28,7 @@ from vllm_obs.server.launcher_messages import (
     DRAIN,
     DRAINED,
     MAX_SUSPECTS,
+    OPEN,
     PROFILE,
     RELOAD,
     STATUS,
@@ -44,10 +47,14 @@ from vllm_obs.telemetry.recorder import ProcessRecorder
 
 logger = logging.getLogger(__name__)
 
-REST_SECONDS = 0.4
-"""So often it is looked for what has changed while nobody is connected, and nobody comes."""
+REST_SECONDS = 0.5
+"""So often it is looked for what has changed while nothing is asked of this server."""
+SIGN_SECONDS = 1.0
+"""About so often, well below three times the least `--stall-timeout`, the launcher hears that the loop moves."""
 BUSY_REPORT_SECONDS = 0.02
-"""And so often while somebody is: a connection that has closed makes room for another."""
+"""And so often, at most, while something is, or connections come and go."""
+JUDGED_SECONDS = SAME_CRASH_SECONDS + 0.5
+"""How long the streams of an engine that died are kept at most until it is known who is to blame."""
 STAY_SECONDS = 10.0
 """So long a server that has drained waits for the others at most, beyond their time to drain."""
 
@@ -71,7 +78,10 @@ class AttachedLifecycle(Lifecycle):
         super().__init__(config, server, client, recorder)
         self._client = client
         self._told: ServerStatus | None = None
-        self._was_handed_one = asyncio.Event()
+        self._told_at = 0.0
+        self._is_woken = asyncio.Event()
+        self._may_open = asyncio.Event()
+        self._judgement = asyncio.Event()
         self._engines: AttachedEngines | None = None
         self._reporting: asyncio.Task[None] | None = None
 
@@ -112,20 +122,31 @@ class AttachedLifecycle(Lifecycle):
         engines = self._engines = AttachedEngines(self._api, self._client, self._attachments)
         self._supervisor = engines
         self._box.give_to(engines.tell)
+        self._take(OPEN, self._may_open.set)
         self._take(RELOAD, self._keys.ask)
         self._take_payload(TELEMETRY, lambda payload: self._set_telemetry(TelemetryOrder.read(payload)))
         self._take_payload(PROFILE, lambda payload: self._api.profiles.obey(read_request(payload)))
         self._take_payload(SUSPECTS, self._hear_of_suspects)
         self._take_payload(BLAMED, self._hear_who_is_blamed)
         serving = await self._http.start_without_listener()
+        self._http.when_closed(self._is_woken.set)
+        self._api.when_busy.append(self._is_woken.set)
         self._handed = HandedConnections(self._settings.handover, self._take_connection)
         self._reporting = asyncio.create_task(self._report(), name="report to the launcher")
         self._reporting.add_done_callback(self._see_report_end)
         return serving
 
+    async def _load(self) -> Engine:
+        """As any server's; and then until the others are ready, too, so that all let requests in or none."""
+        engine = await super()._load()
+        self._owner.say(READY)
+        await self._may_open.wait()
+        return engine
+
     def _open(self, engine: Engine) -> None:
-        book = engine.llm.losses.poison
-        book.shared, book.on_crash = True, self._tell_suspects
+        losses = engine.llm.losses
+        losses.judged = self._wait_judged
+        losses.poison.shared, losses.poison.on_crash = True, self._tell_suspects
         super()._open(engine)
 
     def _tell_suspects(self, suspects: list[Suspect]) -> None:
@@ -140,29 +161,45 @@ class AttachedLifecycle(Lifecycle):
         if self._api.is_engine_there:
             self._api.engine.llm.losses.poison.heard(read_digests(payload))
 
+    async def _wait_judged(self) -> None:
+        """Return once the launcher has told of a crash who is to blame; it does not take long, or hangs."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(JUDGED_SECONDS):
+                await self._judgement.wait()
+
     def _hear_who_is_blamed(self, payload: Any) -> None:
-        if self._api.is_engine_there:
+        """Who waits for it goes on, and who waits from now on does so for the next."""
+        judgement, self._judgement = self._judgement, asyncio.Event()
+        judgement.set()
+        if self._api.is_engine_there and payload is not None:
             (digest,) = read_digests([payload])
             self._api.engine.llm.losses.poison.blame(digest)
 
     def _take_connection(self, connection: socket.socket) -> None:
         self._http.take(connection)
-        self._was_handed_one.set()
+        self._is_woken.set()
 
     async def _report(self) -> None:
-        """Tell the launcher whenever something has changed."""
+        """Tell the launcher whenever something has changed, and that the loop goes round."""
         while True:
             self._tell_status()
-            if self._told is None or not self._told.num_connections:
-                await self._rest()
-            await asyncio.sleep(BUSY_REPORT_SECONDS)
+            if self._is_busy or await self._is_disturbed():
+                await asyncio.sleep(BUSY_REPORT_SECONDS)
 
-    async def _rest(self) -> None:
-        """Wait until somebody comes, for some time."""
-        self._was_handed_one.clear()
+    @property
+    def _is_busy(self) -> bool:
+        """Whether what the launcher is told may change without somebody's coming or leaving."""
+        has_sequences = any(place.open_ids for place in self._client.places)
+        return has_sequences or self._api.num_open > 0 or self._api.num_open_http > 0
+
+    async def _is_disturbed(self) -> bool:
+        """Wait until somebody comes, asks or leaves, for some time; whether it was so."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REST_SECONDS):
-                await self._was_handed_one.wait()
+            async with asyncio.timeout(until_beat(REST_SECONDS)):
+                await self._is_woken.wait()
+        is_woken = self._is_woken.is_set()
+        self._is_woken.clear()
+        return is_woken
 
     def _see_report_end(self, reporting: "asyncio.Task[None]") -> None:
         """A server that its launcher knows nothing of any more is to be replaced."""
@@ -172,9 +209,12 @@ class AttachedLifecycle(Lifecycle):
         self._engines.fail("what reports to the launcher failed")
 
     def _tell_status(self) -> None:
-        status = self._status()
-        if status != self._told and self._owner.try_say(STATUS, write_fields(status)):
-            self._told = status  # else the launcher reads nothing, which must not hold up streams
+        status, now = self._status(), time.monotonic()
+        if status == self._told and now - self._told_at < SIGN_SECONDS:
+            return
+        if self._owner.try_say(STATUS, write_fields(status)):
+            # Else the launcher reads nothing, which must not hold up streams.
+            self._told, self._told_at = status, now
 
     def _status(self) -> ServerStatus:
         api = self._api
@@ -184,7 +224,6 @@ class AttachedLifecycle(Lifecycle):
 
     def _say_ready(self, engine: Engine, sock: socket.socket, started_at: int) -> None:
         self._tell_status()
-        self._owner.say(READY)
 
     def _say_last_words(self) -> None:
         """The launcher has its own."""

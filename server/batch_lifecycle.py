@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import sys
 
 from vllm_obs.engine.client_dp import DPLBAsyncMPClient
 from vllm_obs.engine.config import VllmConfig
@@ -13,12 +12,15 @@ from vllm_obs.server.batch_job import BatchJob
 from vllm_obs.server.batch_progress import BatchProgress
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.exit_codes import EXIT_BROKEN, EXIT_CUT_OFF, EXIT_DRAINED
+from vllm_obs.server.inspector_notice import InspectorNotice
 from vllm_obs.server.lifecycle import LAST_WORDS_SECONDS, Lifecycle
 from vllm_obs.server.observer import Observer
 from vllm_obs.server.observer_settings import inspect_port
 from vllm_obs.server.phase import Phase
+from vllm_obs.server.polling import wait_until
 from vllm_obs.server.state import Engine
 from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.console import tell
 from vllm_obs.telemetry.recorder import ProcessRecorder
 
 SPARE_REQUESTS = 16
@@ -37,6 +39,8 @@ class BatchLifecycle(Lifecycle):
         observer: Observer | None = None,
     ) -> None:
         super().__init__(config, server, client, recorder, observer)
+        self._inspector = InspectorNotice(_say)
+        self._inspector.allow()
         self._num_at_once = 2 * config.scheduler.max_num_seqs * len(client.clients) + SPARE_REQUESTS
 
     def run_batch(self, files: BatchFiles, started_at: int, phases: StartupPhases | None = None) -> int:
@@ -53,7 +57,7 @@ class BatchLifecycle(Lifecycle):
         self._phases.end("listen")
         self._start_batch_observer()
         try:
-            engine = await self._unless_signalled(self._load())
+            engine = await self._signals.unless_first(self._load())
             if engine is None:
                 return EXIT_CUT_OFF
             self._open(engine)
@@ -67,12 +71,7 @@ class BatchLifecycle(Lifecycle):
             return
         self._observer.start("", inspect_port(self._api.server, None), self._obey)
         self._phases.end("start observer")
-        self._telling = asyncio.create_task(self._tell_inspector(self._observer), name="inspector's address")
-
-    async def _tell_inspector(self, observer: Observer) -> None:
-        inspector = await observer.address()
-        if inspector is not None:
-            _say(f"Inspector: {inspector}")
+        self._inspector.follow(self._observer)
 
     async def _watch_job(self, engine: Engine, running: "asyncio.Task[None]") -> int:
         """Wait for the end of the job, of the engine, or for a signal; the exit code."""
@@ -101,7 +100,7 @@ class BatchLifecycle(Lifecycle):
         else:
             # They have been told; what still waits to be sent never will be.
             timeout = LAST_WORDS_SECONDS
-        await self._wait_until(lambda: running.done() or self._signals.second.is_set(), timeout)
+        await wait_until(lambda: running.done() or self._signals.second.is_set(), timeout)
         return 0 if running.done() else self._job.num_under_way
 
     def _exit_code(self, engine: Engine, running: "asyncio.Task[None]") -> int:
@@ -120,4 +119,4 @@ class BatchLifecycle(Lifecycle):
 
 def _say(text: str) -> None:
     """Tell people; standard output may be the batch's own."""
-    print("vllm-obs:", *text.split(), file=sys.stderr, flush=True)
+    tell(text)

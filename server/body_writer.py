@@ -11,6 +11,8 @@ class BodyWriter:
     `num_bytes` is without the marks between chunks, `begun_at` the moment of the first (monotonic ns), 0 before.
     """
 
+    __slots__ = ("_cycle", "begun_at", "num_bytes")
+
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self.num_bytes = 0
         self.begun_at = 0

@@ -31,7 +31,8 @@ class CompletionShape:
 
     def streamed(self, generation: Generation, usage: StreamUsage) -> StreamedReply:
         """The events of the streamed reply."""
-        return StreamedReply(generation, _Chunks(self, usage).event, lambda: usage.last_event(self.head))
+        chunks = _Chunks(self, usage)
+        return StreamedReply(generation, chunks.event, lambda: usage.last_event(self.head), chunks.text_frames)
 
     def text_offsets(self) -> TextOffsets:
         """What tells of one choice where its tokens begin."""
@@ -108,13 +109,13 @@ class _Chunks:
         self._usage = usage
         self._prefix = shape.head.chunk_prefix()
         self._offsets: dict[int, TextOffsets] = {}
-        self._text_frames: dict[int, TextFrame] = {}
+        self.text_frames: dict[int, TextFrame] = {}
         request = shape.request
         self._is_plain = not (request.return_token_ids or request.logprobs is not None or usage.is_continuous)
 
     def event(self, number: int, delta: SequenceDelta) -> bytes:
         """The event of a delta; empty when a half character is all there is and nobody wants token ids."""
-        if delta.finish_reason is None and (frame := self._text_frames.get(number)) is not None:
+        if delta.finish_reason is None and (frame := self.text_frames.get(number)) is not None:
             return frame(delta.text) if delta.text else b""
         request = self._shape.request
         self._usage.add(number, delta)
@@ -126,9 +127,9 @@ class _Chunks:
         if not text and delta.finish_reason is None and not wants_tokens:
             return b""
         logprobs = self._shape.logprobs_of(number, delta, offsets, echo)
-        if self._is_plain and number not in self._text_frames:
+        if self._is_plain and number not in self.text_frames:
             more = SequenceDelta(delta.request_id, delta.index)
-            self._text_frames[number] = TextFrame(lambda text: self._written(number, more, text, None))
+            self.text_frames[number] = TextFrame(lambda text: self._written(number, more, text, None))
         return self._written(number, delta, text, logprobs)
 
     def _written(self, number: int, delta: SequenceDelta, text: str, logprobs: dict[str, Any] | None) -> bytes:

@@ -67,6 +67,7 @@ class ServerConfig:
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False
     omit_empty_fields: bool = False
+    require_model: bool = False
     allowed_origins: tuple[str, ...] = ("*",)
     allow_credentials: bool = False
     startup_timeout: float = 600.0

@@ -1,10 +1,10 @@
 """ConnectionRoom: how many connections a server may have, and which of them wait for their client."""
 
-import contextlib
 import logging
 import os
 import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -18,8 +18,6 @@ NUM_SPARE_FILES = 16
 """Of the files a process may open, so many are kept from connections: for logs, rings and children."""
 NUM_SPARE_CONNECTIONS = 8
 """So many more than the limit are taken for probes and scrapes: half of the spare files."""
-NUM_OWN_FILES = 1024
-"""How many files a server has open beside connections, at the very most."""
 COUNT_EVERY_NS = 1_000_000_000
 TOLD_EVERY_NS = 10_000_000_000
 """The log is told at most so often that there is no room."""
@@ -32,6 +30,7 @@ class ConnectionRoom(Generic[C]):
     def __init__(self, max_num_connections: int) -> None:
         self.waiting: dict[C, None] = {}
         self.spare: set[C] = set()
+        self.on_closed: Callable[[], None] = lambda: None
         self._max_num_connections = max_num_connections
         self._num_other_files = 0
         self._counted_at = 0
@@ -51,6 +50,7 @@ class ConnectionRoom(Generic[C]):
         """It is gone."""
         self.waiting.pop(connection, None)
         self.spare.discard(connection)
+        self.on_closed()
 
     def take_in(self, newest: C) -> C | None:
         """Who gives way to `newest`, which waits already and finds no room; None for nobody.
@@ -120,13 +120,3 @@ class ConnectionRoom(Generic[C]):
 def no_room() -> ApiError:
     """What who finds no room is told."""
     return ApiError("the server has no room for more connections", "under_pressure", status=503, closes=True)
-
-
-def raise_file_limit(max_num_connections: int) -> None:
-    """Let this process open as many files as so many connections need, as far as it may allow itself."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = max_num_connections + NUM_OWN_FILES
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it: then there is less room
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,6 +1,8 @@
 """Texts to vectors: handed to the engine like any request, and taken back whole."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -36,18 +38,14 @@ class Texts:
     param: str
 
 
-async def embed(http: Request, api: ApiServer, request: PoolingRequest, texts: Texts) -> Embedded:
+async def embed(http: Request, api: ApiServer, request: PoolingRequest, call: Call, texts: Texts) -> Embedded:
     """A vector of each text; ApiError where one cannot be had, ClientGoneError when nobody waits any more."""
     _check_total(texts)
-    call = _call(http, api, request)
     params = pooling_params(api.config.model.pooling.kind, request.truncate_prompt_tokens)
-    try:
+    with prompts_are(texts.param):
         call.ask(len(texts.prompts))
         prompts = await _prompts(api, request, texts)
         generation = await Generation.submit(api, call, prompts, params)
-    except RequestError as error:
-        param = texts.param if error.param in ("prompt", "n") else error.param
-        raise ApiError(str(error), error.reason, param=param) from error
     try:
         ended = await until_disconnect(http.receive, generation.collect())
     finally:
@@ -60,6 +58,16 @@ async def embed(http: Request, api: ApiServer, request: PoolingRequest, texts: T
         num_prompt_tokens=sum(delta.num_prompt_tokens for delta in ended),
         num_cached_tokens=sum(delta.num_cached_tokens for delta in ended),
     )
+
+
+@contextmanager
+def prompts_are(param: str) -> Iterator[None]:
+    """What the engine has against the prompts, or their number, is said of the field that they came in."""
+    try:
+        yield
+    except RequestError as error:
+        named = param if error.param in ("prompt", "n") else error.param
+        raise ApiError(str(error), error.reason, param=named) from error
 
 
 def _check_total(texts: Texts) -> None:
@@ -75,12 +83,13 @@ async def _prompts(api: ApiServer, request: PoolingRequest, texts: Texts) -> lis
     if request.add_special_tokens:
         return texts.prompts
     return [
-        await api.engine.llm.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
+        await api.engine.llm.inputs.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
         for prompt in texts.prompts
     ]
 
 
-def _call(http: Request, api: ApiServer, request: PoolingRequest) -> Call:
+def pooling_call(http: Request, api: ApiServer, request: PoolingRequest) -> Call:
+    """The call of a request that has just been parsed; no room is asked for yet."""
     state, now = http.scope["state"], time.monotonic_ns()
     return Call(
         request_id=state["request_id"],

@@ -7,11 +7,14 @@ ALWAYS_THERE = frozenset({"content", "refusal", "logprobs", "finish_reason"})
 
 
 def without_empty(reply: dict[str, Any]) -> dict[str, Any]:
-    """The reply of /v1/completions or /v1/chat/completions with no null where OpenAI's schema has none."""
+    """The reply of /v1/completions or /v1/chat/completions with no null where OpenAI's schema has none.
+
+    A message's annotations are a list there, which is empty without a search.
+    """
     choices = [_filled(choice) for choice in reply["choices"]]
     for choice in choices:
         if "message" in choice:
-            choice["message"] = _filled(choice["message"])
+            choice["message"] = _filled(choice["message"] | {"annotations": []})
     return _filled(reply) | {"choices": choices, "usage": _filled(reply["usage"])}
 
 

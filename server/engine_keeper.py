@@ -10,6 +10,7 @@ from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.engine.old_rings import prune_old_rings
 from vllm_obs.server.engine_deaths import OomKills, is_from_outside
+from vllm_obs.server.polling import wait_until
 from vllm_obs.server.restart_budget import RestartBudget
 from vllm_obs.telemetry.records import EngineGivenUp
 
@@ -19,7 +20,6 @@ CLEAR_SECONDS = 2.0
 """How long what a dead engine leaves may take to end before it is killed."""
 REST_SECONDS = 600.0
 """How long an engine whose budget is spent is left alone, while others serve, before it is tried again."""
-POLL_SECONDS = 0.01
 
 
 class KeptEngine(Protocol):
@@ -172,9 +172,7 @@ class EngineKeeper(Generic[E]):
         """Leave nothing of an engine: its processes end, and its sockets and the rings of older ones go."""
         engine = self.engine
         engine.ask_to_stop()  # where only who reads its outputs has failed
-        deadline = time.monotonic() + CLEAR_SECONDS
-        while not engine.has_left_nothing and time.monotonic() < deadline:
-            await asyncio.sleep(POLL_SECONDS)
+        await wait_until(lambda: engine.has_left_nothing, CLEAR_SECONDS)
         engine.shutdown(timeout_seconds=0)
         prune_old_rings(self._limits.run_dir)
 

@@ -80,7 +80,7 @@ class ServerSeat:
             )
         )
         seconds = (ready_at - death.died_at) / 1e9
-        logger.warning("%s is there again after %.1f s (generation %d)", self.name, seconds, generation)
+        logger.warning("%s is ready again after %.1f s (restart %d)", self.name, seconds, generation)
 
 
 class EngineSupervisor:

@@ -154,6 +154,7 @@ CAUSE_OF_REASON: dict[Reason, str] = {
     "timeout": "the request was not finished within its timeout",
     "poison_request": "the engine crashed on this request before; it is not run again for some minutes",
     "invalid_logits": "the model gave no usable probabilities for this request",
+    "unsupported": "the request's grammar cannot be used: following it takes more work than a token may",
     "invalid_value": "the constraints on this request's tokens left none that could come next",
 }
 

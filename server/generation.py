@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from starlette.types import Scope
 
 from vllm_obs.engine.errors import RequestError, RequestFailedError
+from vllm_obs.engine.frontend.open_sequence import TextSink
 from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.engine.frontend.request_stream import RequestStream, Take
 from vllm_obs.engine.sampling_params import SamplingParams
@@ -17,6 +18,7 @@ from vllm_obs.server.deadline import Deadline
 from vllm_obs.server.entry import Entry
 from vllm_obs.server.errors import ApiError, request_failed
 from vllm_obs.server.reply_metrics import Arrived
+from vllm_obs.server.request_id import adopt_label
 from vllm_obs.server.schema_sampling import SamplingRequest
 from vllm_obs.server.state import ApiServer
 
@@ -53,6 +55,7 @@ class Call:
     def of(cls, scope: Scope, request: SamplingRequest, model: str) -> "Call":
         """The call of a request that has just been parsed, under the model name that its reply carries."""
         state, now = scope["state"], time.monotonic_ns()
+        adopt_label(state, request.request_id)
         call = cls(
             request_id=state["request_id"],
             label=state["label"],
@@ -78,13 +81,16 @@ class Call:
         if self.entry is not None:
             self.entry.ask(num_sequences, self.priority)
 
-    def check_num_sequences(self, api: ApiServer, num_prompts: int, n: int) -> None:
-        """ApiError when prompts times n is more than one request may ask for; `ask` for them otherwise."""
+    def check_num_sequences(self, api: ApiServer, num_prompts: int, n: int, field: str = "prompt") -> None:
+        """ApiError when prompts times n is more than one request may ask for; `ask` for them otherwise.
+
+        `field` is the one that the prompts came in.
+        """
         limit = api.server.limits.max_sequences
         if n >= 1 and num_prompts * n > limit:
             message = f"{num_prompts} prompts times n={n} is over the limit of {limit} sequences a request"
-            raise ApiError(message, "too_many_sequences", param="prompt" if num_prompts > limit else "n")
-        for num_sequences, param in ((num_prompts, "prompt"), (num_prompts * n, "n")):
+            raise ApiError(message, "too_many_sequences", param=field if num_prompts > limit else "n")
+        for num_sequences, param in ((num_prompts, field), (num_prompts * n, "n")):
             try:
                 self.ask(num_sequences)
             except RequestError as error:
@@ -114,7 +120,8 @@ class Generation:
             call.ask(len(prompts) * params.n)
             for index, prompt in enumerate(prompts):
                 await generation._submit_one(index, prompt, params, len(prompts))
-                await asyncio.sleep(0)  # a thousand prompts must not keep the loop from everybody else
+                if index + 1 < len(prompts):
+                    await asyncio.sleep(0)  # a thousand prompts must not keep the loop from everybody else
         except BaseException:
             await generation.aclose()
             raise
@@ -180,12 +187,13 @@ class Generation:
                 pump.cancel()
             await asyncio.wait(pumps)
 
-    def offer(self, take: Take) -> None:
+    def offer(self, take: Take, take_text: TextSink) -> None:
         """Offer each delta to `take` before `deltas` gives it; only where there is one prompt: its indices are the
         numbers of the choices, and no delta lies between its stream and `deltas`. `take` must leave failed ones.
+        What is only text is offered to `take_text` before.
         """
         if len(self._streams) == 1:
-            self._streams[0].offer(take)
+            self._streams[0].offer(take, take_text)
 
     async def _pump(self, prompt_index: int, queue: asyncio.Queue[Numbered | Exception | None]) -> None:
         try:

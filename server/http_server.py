@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from vllm_obs.engine.errors import StartupError
 from vllm_obs.server.access_log import show_like_our_own
+from vllm_obs.server.beat import until_beat
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.connection_room import ConnectionRoom
 from vllm_obs.server.protocol import HttpProtocol
@@ -97,6 +98,10 @@ class HttpServer(uvicorn.Server):
             config=self.config, server_state=self.server_state, app_state=state
         )
 
+    def when_closed(self, act: Callable[[], None]) -> None:
+        """Call this whenever a connection has been closed."""
+        self._room.on_closed = act
+
     def count_connections(self) -> tuple[int, int]:
         """How many connections are open, and how many there may be now."""
         return len(self.server_state.connections), self._room.most()
@@ -118,7 +123,7 @@ class HttpServer(uvicorn.Server):
         """Keep the date of replies true until `stop`, for which uvicorn would look ten times a second."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DATE_SECONDS):
+                async with asyncio.timeout(until_beat(DATE_SECONDS)):
                     await self._is_stopping.wait()
 
     @contextlib.contextmanager

@@ -11,7 +11,7 @@ from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.engine_process import READY_POLL_SECONDS, EngineProcess
 from vllm_obs.engine.engine_titles import ENGINE_MODULE
-from vllm_obs.engine.errors import VllmObsError
+from vllm_obs.engine.errors import StartupError, VllmObsError
 from vllm_obs.engine.messages import EngineFacts
 from vllm_obs.server.engine_deaths import told_cause
 from vllm_obs.server.engine_keeper import Death, EngineKeeper, KeepLimits
@@ -158,6 +158,13 @@ class LaunchedEngine:
         self._say(SERVING, facts=facts)
         return facts
 
+    async def lost(self, readying: "asyncio.Task[EngineFacts]") -> None:
+        """StartupError once it has died that was ready, by `readying`; returns where that tells the cause."""
+        cause = await self.wait_dead()
+        await asyncio.wait({readying})
+        if not readying.cancelled() and readying.exception() is None:
+            raise StartupError(f"{cause} before all was ready")
+
     async def keep(self) -> str:
         """Keep it alive; why there is none any more, once the budget is spent."""
         assert self._keeper is not None, "it has been ready"
@@ -208,7 +215,7 @@ class LaunchedEngine:
         self._launched_by.recorder.record(restarted)
         seconds = (ready_at - death.died_at) / 1e9
         logger.warning(
-            "engine %d is ready again after %.1f s (generation %d)", self.index, seconds, engine.generation
+            "engine %d is ready again after %.1f s (restart %d)", self.index, seconds, engine.generation
         )
 
     def forget(self, client_index: int) -> None:

@@ -31,6 +31,11 @@ class LaunchedEngines:
         """A task for each engine that gives its facts once it serves; ConfigError or StartupError if it cannot."""
         return [asyncio.ensure_future(engine.ready()) for engine in self._engines]
 
+    def losses(self, readying: "Iterable[asyncio.Task[EngineFacts]]") -> "list[asyncio.Task[None]]":
+        """Of these tasks, which `readying` made, for each another that fails when its engine dies afterwards."""
+        pairs = zip(self._engines, readying, strict=True)
+        return [asyncio.ensure_future(engine.lost(task)) for engine, task in pairs]
+
     async def keep(self) -> str:
         """Keep alive those that are there now; why there is none any more, once all budgets are spent."""
         tasks = [asyncio.ensure_future(self._keep(engine)) for engine in self._engines]

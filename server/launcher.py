@@ -1,16 +1,15 @@
 """Launcher: the root of several API servers; it owns the port, them, engines and Observer, and serves nothing."""
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from vllm_obs.engine.child import STOP_TIMEOUT_SECONDS
 from vllm_obs.engine.config import VllmConfig
@@ -21,36 +20,38 @@ from vllm_obs.server.api_server_place import API_SERVER_MODULE, ServedBy
 from vllm_obs.server.api_server_watch import ApiServerWatch
 from vllm_obs.server.api_servers import ApiServers
 from vllm_obs.server.banner import address, port_of, ready_lines
+from vllm_obs.server.beat import until_beat
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.engine_keeper import KeepLimits
 from vllm_obs.server.exit_codes import EXIT_BROKEN, EXIT_CUT_OFF, EXIT_DRAINED
+from vllm_obs.server.inspector_notice import InspectorNotice
 from vllm_obs.server.launched_engine import LaunchedBy
 from vllm_obs.server.launched_engines import LaunchedEngines
-from vllm_obs.server.launcher_messages import CUT_OFF, DRAIN, PROFILE, RELOAD, TELEMETRY
+from vllm_obs.server.launcher_messages import CUT_OFF, DRAIN, OPEN, PROFILE, RELOAD, TELEMETRY
 from vllm_obs.server.observer import Observer, Order, TelemetryOrder
 from vllm_obs.server.observer_settings import inspect_port
-from vllm_obs.server.phase import Phase
+from vllm_obs.server.phase import Phase, best_phase
+from vllm_obs.server.polling import wait_until
 from vllm_obs.server.service_notify import ServiceNotify
 from vllm_obs.server.service_watch import ServiceWatch
 from vllm_obs.server.signals import StopSignals
 from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.console import STDOUT, tell
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import ProcessReady, TelemetrySet
-from vllm_obs.telemetry.watchdog_headers import RunHeaders
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 ROLE = "Launcher"
 LAST_WORDS_SECONDS = 1.0
+OPEN_SECONDS = 5.0
+"""How long API servers that were told to let requests in may take until people are told that they do."""
 SERVER_END_SECONDS = 3.0
 """How long an API server may take to end that has nothing left to finish."""
 HEARTBEAT_SECONDS = 0.25
 """Well below the least `--stall-timeout`, by which the watchdog judges."""
-POLL_SECONDS = 0.01
-
-_BEST_FIRST = (Phase.READY, Phase.STALLED, Phase.BROKEN, Phase.RESTARTING, Phase.DRAINING, Phase.DEAD)
+BEATS_A_LOOK = 4
+"""The API servers are given three times that long, and a look costs more than a beat."""
 
 
 class Launcher:
@@ -67,7 +68,7 @@ class Launcher:
         self.api_server_module = API_SERVER_MODULE
         self._recorder = recorder
         self._observer = observer
-        self._inspector = ""
+        self._inspector = InspectorNotice()
         self._last_words = ""
         self._is_ready = False
         self._is_draining = False
@@ -92,8 +93,7 @@ class Launcher:
         self._engines = LaunchedEngines(self._launched_by(num_servers))
         service = ServiceNotify.of(os.environ)
         manager = ServiceWatch(self, service)
-        headers = RunHeaders(Path(config.run_dir or "/nonexistent"))
-        watch = ApiServerWatch(self._api_servers.places, headers, self.server.stall_timeout)
+        watch = ApiServerWatch(self._api_servers.places, self.server.stall_timeout)
         heart = asyncio.create_task(self._beat(watch), name="heartbeat")
         self._take_hangups(service)
         try:
@@ -102,24 +102,23 @@ class Launcher:
             self._recorder.doing(Activity.STOPPING)
             await self._end()
             heart.cancel()
-            watch.close()
             manager.stop()
             if self._observer is not None:
                 await self._observer.stop(at_once=self._signals.second.is_set())
             self._signals.remove()
         if self._last_words:
-            print("vllm-obs:", *self._last_words.split(), file=sys.stderr, flush=True)
+            tell(self._last_words)
         return EXIT_CUT_OFF if code == EXIT_DRAINED and self._signals.second.is_set() else code
 
     async def _serve(self, listener: socket.socket, engine_indices: list[int], started_at: int) -> int:
         self._engines.start(self.config, engine_indices)
         self._api_servers.start()
         self._start_observer(listener)
-        facts = await self._unless_signalled(self._all_ready())
+        facts = await self._signals.unless_first(self._all_ready())
         if facts is None:
             return EXIT_DRAINED
         self._open(listener, facts, started_at)
-        cause = await self._unless_signalled(self._wait_broken())
+        cause = await self._signals.unless_first(self._wait_broken())
         return await (self._drain() if cause is None else self._bury(cause))
 
     def _launched_by(self, num_servers: int) -> LaunchedBy:
@@ -135,27 +134,46 @@ class Launcher:
         )
 
     async def _all_ready(self) -> list[EngineFacts]:
-        """The engines' facts once they and all API servers serve. ConfigError or StartupError if one cannot."""
+        """The engines' facts once they and all API servers are ready. ConfigError or StartupError if one cannot.
+
+        So, too, if one dies meanwhile that was ready already: nobody has been let in yet.
+        """
         engines = self._engines.readying()
+        losses = self._engines.losses(engines)
         servers = asyncio.ensure_future(self._api_servers.ready())
+        together = asyncio.gather(servers, *engines)
         try:
-            await asyncio.wait({servers, *engines}, return_when=asyncio.FIRST_EXCEPTION)
+            ends: set[asyncio.Future[Any]] = {together, *losses}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if servers.done() and servers.exception() is not None:  # perhaps an engine's fault, which tells more
-                await asyncio.wait(engines, timeout=LAST_WORDS_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+                causes: set[asyncio.Future[Any]] = {*engines, *losses}
+                await asyncio.wait(causes, timeout=LAST_WORDS_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
             facts = [engine.result() for engine in engines if engine.done()]
+            for loss in losses:
+                if loss.done():
+                    loss.result()
             await servers
             return facts
         finally:
-            for task in (servers, *engines):
+            tasks: list[asyncio.Future[Any]] = [*losses, *engines, servers, together]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(servers, *engines, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _open(self, listener: socket.socket, facts: list[EngineFacts], started_at: int) -> None:
+        """Let requests in, by all servers at once: from now on whoever dies is replaced."""
         self._is_ready = True
+        self._api_servers.order(OPEN, stays=True)
         self._recorder.record(ProcessReady(ROLE, os.getpid(), time.monotonic_ns()))
         self._recorder.doing(Activity.SERVING)
-        print("\n".join(ready_lines(self, facts, listener, started_at)), flush=True)
-        self._print_inspector()
+        lines = ready_lines(self, facts, listener, started_at)
+        self._saying = asyncio.create_task(self._say_ready(lines), name="say ready")
+
+    async def _say_ready(self, lines: list[str]) -> None:
+        """Tell people, once the servers have heard it."""
+        await wait_until(lambda: self._api_servers.are_open, OPEN_SECONDS)
+        STDOUT.say("\n".join(lines))
+        self._inspector.allow()
         self.on_ready()
 
     def _acceptor_failed(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
@@ -188,8 +206,7 @@ class Launcher:
             return Phase.DRAINING
         if not self._is_ready:
             return Phase.LOADING
-        phases = self._api_servers.phases
-        return next((phase for phase in _BEST_FIRST if phase.value in phases), Phase.RESTARTING)
+        return best_phase(self._api_servers.phases)
 
     async def _drain(self) -> int:
         """All let no request in and finish, in parallel, each within its time; the exit code."""
@@ -201,10 +218,10 @@ class Launcher:
         self._api_servers.order(DRAIN)
         is_asked_twice = self._signals.second.is_set
         longest = timeout + 2 * LAST_WORDS_SECONDS
-        await self._wait_until(lambda: self._api_servers.are_drained or is_asked_twice(), longest)
+        await wait_until(lambda: self._api_servers.are_drained or is_asked_twice(), longest)
         if not self._api_servers.are_drained:
             self._api_servers.order(CUT_OFF)
-            await self._wait_until(lambda: self._api_servers.are_drained, 2 * LAST_WORDS_SECONDS)
+            await wait_until(lambda: self._api_servers.are_drained, 2 * LAST_WORDS_SECONDS)
         await self._end_servers()
         has_cut_off = any(self._api_servers.exit_codes)
         logger.info("stopped: %s", "requests were cut off" if has_cut_off else "all requests are finished")
@@ -216,7 +233,7 @@ class Launcher:
         logger.error("%s", cause)
         self._api_servers.stop_keeping()
         self._api_servers.order(CUT_OFF)
-        await self._wait_until(lambda: self._api_servers.are_drained, 2 * LAST_WORDS_SECONDS)
+        await wait_until(lambda: self._api_servers.are_drained, 2 * LAST_WORDS_SECONDS)
         return EXIT_BROKEN
 
     async def _end(self) -> None:
@@ -226,14 +243,14 @@ class Launcher:
         self._acceptor.close()
         self._engines.ask_to_stop()
         seconds = STOP_TIMEOUT_SECONDS if self._is_ready else 0
-        await self._wait_until(lambda: self._engines.have_stopped or self._signals.second.is_set(), seconds)
+        await wait_until(lambda: self._engines.have_stopped or self._signals.second.is_set(), seconds)
         self._engines.close()
 
     async def _end_servers(self) -> None:
         self._acceptor.is_ending = True
         self._api_servers.ask_to_stop()
         seconds = SERVER_END_SECONDS if self._is_ready else 0
-        await self._wait_until(lambda: self._api_servers.have_stopped, seconds)
+        await wait_until(lambda: self._api_servers.have_stopped, seconds)
         self._api_servers.close()
 
     def _start_observer(self, listener: socket.socket) -> None:
@@ -241,17 +258,7 @@ class Launcher:
             return
         port = inspect_port(self.server, port_of(listener))
         self._observer.start(address(self, listener), port, self._obey)
-        self._telling = asyncio.create_task(self._tell_inspector(self._observer), name="inspector's address")
-
-    async def _tell_inspector(self, observer: Observer) -> None:
-        """Print its address; one that is known before all is ready waits for that."""
-        self._inspector = await observer.address() or ""
-        if self._is_ready:
-            self._print_inspector()
-
-    def _print_inspector(self) -> None:
-        if self._inspector:
-            print(f"Inspector: {self._inspector}", flush=True)
+        self._inspector.follow(self._observer)
 
     def _obey(self, order: Order) -> None:
         """Pass on what was ordered through the inspector. ValueError for an order out of its range."""
@@ -274,28 +281,12 @@ class Launcher:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
     async def _beat(self, watch: ApiServerWatch) -> None:
-        while True:
+        for beat in itertools.count():
             now = time.monotonic_ns()
             self._recorder.heartbeat(now)
-            if self._is_ready and not self._is_draining:
+            if self._is_ready and not self._is_draining and beat % BEATS_A_LOOK == 0:
                 try:
                     watch.look(now)
                 except Exception:  # the launcher has more to do than to watch
                     logger.exception("the API servers could not be looked at")
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-
-    async def _unless_signalled(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of `work`, None when the first signal comes before it."""
-        task = asyncio.ensure_future(work)
-        signalled = asyncio.ensure_future(self._signals.first.wait())
-        await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
-        signalled.cancel()
-        if not task.done():
-            task.cancel()
-        await asyncio.wait({task, signalled})
-        return None if task.cancelled() else task.result()
-
-    async def _wait_until(self, is_over: Callable[[], bool], timeout_seconds: float) -> None:
-        deadline = time.monotonic() + timeout_seconds
-        while not is_over() and time.monotonic() < deadline:
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(until_beat(HEARTBEAT_SECONDS))

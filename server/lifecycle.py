@@ -6,11 +6,10 @@ import gc
 import logging
 import os
 import socket
-import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import uvloop
 
@@ -20,40 +19,34 @@ from vllm_obs.engine.client_dp import DPLBAsyncMPClient
 from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.errors import VllmObsError
 from vllm_obs.engine.frontend.async_llm import AsyncLLM
-from vllm_obs.engine.frontend.chat_template import load_chat_template
-from vllm_obs.engine.frontend.tokenizer import load_tokenizer
 from vllm_obs.engine.messages import FinishReason
 from vllm_obs.engine.startup_phases import StartupPhases
 from vllm_obs.server.app import build_app
 from vllm_obs.server.banner import address, port_of, ready_lines
 from vllm_obs.server.config import ServerConfig
+from vllm_obs.server.engine_loading import load_engine
 from vllm_obs.server.engine_supervisor import EngineSupervisor
 from vllm_obs.server.exit_codes import EXIT_BROKEN, EXIT_CUT_OFF, EXIT_DRAINED
+from vllm_obs.server.freed_memory import return_large_memory
 from vllm_obs.server.http_server import HttpServer, end_cause
+from vllm_obs.server.inspector_notice import InspectorNotice
 from vllm_obs.server.key_watch import KeyWatch
 from vllm_obs.server.loop_watch import LoopWatch
 from vllm_obs.server.observer import Observer, Order, TelemetryOrder
 from vllm_obs.server.observer_settings import inspect_port
+from vllm_obs.server.polling import wait_until
 from vllm_obs.server.progress_watch import ProgressWatch
 from vllm_obs.server.request_record import record_refused
-from vllm_obs.server.schema_base import prepare_models
-from vllm_obs.server.schema_chat import ChatCompletionRequest
-from vllm_obs.server.schema_completion import CompletionRequest
 from vllm_obs.server.service_notify import ServiceNotify
 from vllm_obs.server.service_watch import ServiceWatch
 from vllm_obs.server.signals import StopSignals
 from vllm_obs.server.state import ApiServer, Engine
 from vllm_obs.telemetry.activity import Activity
-from vllm_obs.telemetry.memory_samples import MemorySamples
+from vllm_obs.telemetry.console import STDOUT, tell
 from vllm_obs.telemetry.recorder import ProcessRecorder
 from vllm_obs.telemetry.records import ProcessReady, TelemetrySet
 
-T = TypeVar("T")
-
 logger = logging.getLogger(__name__)
-
-GRAMMARS_SECONDS = 10.0
-"""How long the first request waits for what grammars need; it is there long before the engine is."""
 
 AT_ONCE_SECONDS = 0.1
 LAST_WORDS_SECONDS = 1.0
@@ -93,13 +86,13 @@ class Lifecycle:
         self._started_at = time.monotonic_ns()
         self._last_words = ""
         self._outcome = ""
-        self._inspector = ""
-        self._is_ready_told = False
+        self._inspector = InspectorNotice()
         self.on_ready: Callable[[], None] = lambda: None
         """Called once the server has said that it is ready."""
 
     def run(self, sock: socket.socket, started_at: int, phases: StartupPhases | None = None) -> int:
         """Serve until told to stop; the exit code. ConfigError or StartupError when the engine cannot start."""
+        return_large_memory()
         self._started_at = started_at
         self._phases = phases or StartupPhases(self._role, self._recorder, started_at)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -143,7 +136,7 @@ class Lifecycle:
     def _say_last_words(self) -> None:
         """They have been said before, but others may have said something since."""
         if self._last_words:
-            print("vllm-obs:", *self._last_words.split(), file=sys.stderr, flush=True)
+            tell(self._last_words)
 
     async def _listen(self, sock: socket.socket) -> "asyncio.Task[None]":
         """Take connections from now on; the task ends with the HTTP server."""
@@ -156,12 +149,12 @@ class Lifecycle:
         self._phases.end("listen")
         self._start_observer(sock)
         try:
-            engine = await self._unless_signalled(self._load())
+            engine = await self._signals.unless_first(self._load())
             if engine is None:
                 return EXIT_DRAINED
             self._open(engine)
             self._say_ready(engine, sock, started_at)
-            cause = await self._unless_signalled(self._wait_broken(serving))
+            cause = await self._signals.unless_first(self._wait_broken(serving))
             return await (self._drain(self._api.engine.llm) if cause is None else self._bury(cause))
         finally:
             self._recorder.doing(Activity.STOPPING)
@@ -193,7 +186,7 @@ class Lifecycle:
         port = inspect_port(self._api.server, port_of(sock))
         self._observer.start(address(self._api, sock), port, self._obey)
         self._phases.end("start observer")
-        self._telling = asyncio.create_task(self._tell_inspector(self._observer), name="inspector's address")
+        self._inspector.follow(self._observer)
 
     def _obey(self, order: Order) -> None:
         """Do what was ordered through the inspector. ValueError for an order out of its range."""
@@ -210,53 +203,15 @@ class Lifecycle:
             self._api.tracing.is_on = order.detail_level > 0
         self._recorder.record(TelemetrySet(*order, set_at=time.monotonic_ns()))
 
-    async def _tell_inspector(self, observer: Observer) -> None:
-        """Print its address; one that is known before the server is ready waits for that, or looks like it."""
-        self._inspector = await observer.address() or ""
-        if self._is_ready_told:
-            self._print_inspector()
-
     def _say_ready(self, engine: Engine, sock: socket.socket, started_at: int) -> None:
         """Tell people that requests are let in."""
-        print("\n".join(ready_lines(self._api, engine.client.engines, sock, started_at)), flush=True)
-        self._is_ready_told = True
-        self._print_inspector()
+        STDOUT.say("\n".join(ready_lines(self._api, engine.client.engines, sock, started_at)))
+        self._inspector.allow()
         self.on_ready()
 
-    def _print_inspector(self) -> None:
-        if self._inspector:
-            print(f"Inspector: {self._inspector}", flush=True)
-
-    async def _unless_signalled(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of `work`, None when the first signal comes before it."""
-        task = asyncio.ensure_future(work)
-        signalled = asyncio.ensure_future(self._signals.first.wait())
-        await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
-        signalled.cancel()
-        if not task.done():
-            task.cancel()
-        await asyncio.wait({task, signalled})
-        return None if task.cancelled() else task.result()
-
     async def _load(self) -> Engine:
-        """The engine once it is ready; the tokenizer is read meanwhile."""
-        config = self._api.config
-        memory = MemorySamples(self._role, self._recorder)
-        memory.added("prepare server", "libraries")  # and all before it, imports as well
-        tokenizer = await asyncio.to_thread(load_tokenizer, config.model)
-        chat_template = load_chat_template(config.model, tokenizer)
-        client = self._supervisor.client
-        llm = AsyncLLM(config, client, tokenizer, self._recorder, self._api.client_index)
-        await llm.prepare_grammars(GRAMMARS_SECONDS)
-        await asyncio.to_thread(prepare_models, ChatCompletionRequest, CompletionRequest)
-        self._phases.end("load tokenizer")
-        memory.added("load tokenizer", "tokenizer")
-        memory.placed("load tokenizer", {})  # what comes now is waiting
-        _freeze_garbage()
-        facts = await client.ready(self._api.server.startup_timeout)
-        llm.start()
-        self._phases.end("wait for engine")
-        return Engine(llm, tokenizer, chat_template, min(facts, key=lambda each: each.max_model_len), client)
+        """The engine once it is ready."""
+        return await load_engine(self._api, self._supervisor.client, self._phases)
 
     async def _wait_broken(self, serving: "asyncio.Task[None]") -> str:
         """The cause, once the engine cannot be kept alive or the HTTP server has ended that nobody told to."""
@@ -271,7 +226,7 @@ class Lifecycle:
         """The streams of a dead engine have been told; wait until the words are out."""
         self._last_words = cause
         logger.error("%s", cause)
-        await self._wait_until(self._is_idle, LAST_WORDS_SECONDS)
+        await wait_until(self._is_idle, LAST_WORDS_SECONDS)
         return EXIT_BROKEN
 
     async def _drain(self, llm: AsyncLLM) -> int:
@@ -280,10 +235,10 @@ class Lifecycle:
         timeout = self._api.server.shutdown_timeout
         self._api.drain()
         if llm.dead_cause is not None:  # another was being started; who was cut off by the death has been told
-            await self._wait_until(self._is_idle, LAST_WORDS_SECONDS)
+            await wait_until(self._is_idle, LAST_WORDS_SECONDS)
             return self._ended(self._api.num_open)
         logger.info("shutting down: %d request(s) have %g s to finish", self._api.num_open, timeout)
-        await self._wait_until(
+        await wait_until(
             lambda: self._is_idle() or self._signals.second.is_set() or llm.dead_cause is not None, timeout
         )
         if self._is_idle() and llm.dead_cause is None:
@@ -292,8 +247,8 @@ class Lifecycle:
         logger.warning("cutting off %d request(s)", num_cut_off)
         llm.end_open()
         if not self._signals.second.is_set():
-            await self._wait_until(lambda: self._is_idle() or self._signals.second.is_set(), LAST_WORDS_SECONDS)
-        await self._wait_until(self._is_idle, AT_ONCE_SECONDS)
+            await wait_until(lambda: self._is_idle() or self._signals.second.is_set(), LAST_WORDS_SECONDS)
+        await wait_until(self._is_idle, AT_ONCE_SECONDS)
         self._ended(num_cut_off)
         return EXIT_CUT_OFF
 
@@ -308,7 +263,7 @@ class Lifecycle:
         for engine in engines:
             engine.ask_to_stop()
         second = self._signals.second
-        await self._wait_until(
+        await wait_until(
             lambda: second.is_set() or all(engine.has_stopped for engine in engines), STOP_TIMEOUT_SECONDS
         )
         for engine in engines:
@@ -318,14 +273,3 @@ class Lifecycle:
 
     def _is_idle(self) -> bool:
         return self._api.num_open == 0
-
-    async def _wait_until(self, is_over: Callable[[], bool], timeout_seconds: float) -> None:
-        deadline = time.monotonic() + timeout_seconds
-        while not is_over() and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
-
-
-def _freeze_garbage() -> None:
-    """All that is here stays: no collection looks at it again, which would hold up every stream for 0.1 s."""
-    gc.collect()
-    gc.freeze()

@@ -14,8 +14,11 @@ from vllm_obs.engine.child import Child, spawn
 from vllm_obs.engine.child_pipe import READY
 from vllm_obs.engine.errors import StartupError, VllmObsError
 from vllm_obs.server import observer_pulse
+from vllm_obs.server.beat import until_beat
 from vllm_obs.server.config import MAX_DETAIL_LEVEL
+from vllm_obs.server.polling import wait_until
 from vllm_obs.server.profiles import ProfileRequest, read_request
+from vllm_obs.telemetry.console import STDOUT
 from vllm_obs.telemetry.recorder import Recorder
 from vllm_obs.telemetry.records import ProcessExited
 
@@ -172,7 +175,7 @@ class ObserverChild:
         self._configuration = {**self._configuration, "inspect_port": port}
         before, self._told = self._told, _url_of(ready)
         if before not in ("", self._told):
-            print(f"Inspector: {self._told}", flush=True)
+            STDOUT.say(f"Inspector: {self._told}")
 
     def _gave_sign(self, child: Child) -> None:
         if child is self._child:
@@ -182,7 +185,7 @@ class ObserverChild:
         """Once a second: kill an Observer that hangs; its end starts another."""
         if self._is_stopping:
             return
-        self._next_look = self._loop.call_later(observer_pulse.LOOK_SECONDS, self._look)
+        self._next_look = self._loop.call_later(until_beat(observer_pulse.LOOK_SECONDS), self._look)
         child = self._child
         if child is None or self._hang_cause or not self._pulse.look():
             return
@@ -239,9 +242,8 @@ class ObserverChild:
         if child is None:
             return
         child.ask_to_stop()
-        deadline = time.monotonic() + (0 if at_once or self._ready() is None else DRAIN_SECONDS)
-        while child.exit_cause is None and time.monotonic() < deadline:
-            await asyncio.sleep(POLL_SECONDS)
+        seconds = 0 if at_once or self._ready() is None else DRAIN_SECONDS
+        await wait_until(lambda: child.exit_cause is not None, seconds)
         child.stop(0)
         self._child = None
 

@@ -13,7 +13,7 @@ from vllm_obs.server import reply_models_resources as resources
 from vllm_obs.server.schema_chat import ChatCompletionRequest
 from vllm_obs.server.schema_chat_batch import BatchChatRequest
 from vllm_obs.server.schema_completion import CompletionRequest
-from vllm_obs.server.schema_embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
+from vllm_obs.server.schema_embeddings import EmbeddingChatRequest, EmbeddingRequest, RerankRequest, ScoreRequest
 from vllm_obs.server.schema_messages import CountTokensRequest, MessagesRequest
 from vllm_obs.server.schema_responses import ResponsesRequest
 from vllm_obs.server.schema_tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeRequest
@@ -49,6 +49,7 @@ BODIES: tuple[type[BaseModel], ...] = (
     CountTokensRequest,
     ResponsesRequest,
     EmbeddingRequest,
+    EmbeddingChatRequest,
     ScoreRequest,
     RerankRequest,
     TokenizeRequest,

@@ -1,5 +1,6 @@
 """Phase: what a server is doing, as probes and the service manager are told."""
 
+from collections.abc import Container
 from enum import Enum
 
 
@@ -17,3 +18,19 @@ class Phase(Enum):
     RESTARTING = "restarting"
     DRAINING = "draining"
     DEAD = "dead"
+
+
+_BEST_FIRST = (
+    Phase.READY,
+    Phase.STALLED,
+    Phase.BROKEN,
+    Phase.RESTARTING,
+    Phase.LOADING,
+    Phase.DRAINING,
+    Phase.DEAD,
+)
+
+
+def best_phase(values: Container[str]) -> Phase:
+    """What several servers do together: the best that one of them does; where there is none, one is started."""
+    return next((phase for phase in _BEST_FIRST if phase.value in values), Phase.RESTARTING)

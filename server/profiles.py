@@ -21,6 +21,7 @@ from vllm_obs.telemetry.records import ProfileEnded
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
+WRITTEN_LOOK_SECONDS = 0.05
 STOP_SECONDS = 1.5
 """So long a stop waits for the files; they are written on after it."""
 DEFAULT_RATE_HZ = 99.0
@@ -152,8 +153,16 @@ class ServerProfiles:
                 if await self._is_over(engine):
                     logger.info("the profile %s is in %s", order.profile, order.directory)
                     return
-        self._captures.stop()  # nobody else would, if the engine is gone
         logger.warning("the profile %s was not seen to end", order.profile)
+        await self._end_own_part()
+
+    async def _end_own_part(self) -> None:
+        """Nobody else would if the engine is gone. It is under way until this process's files are written."""
+        self._captures.stop()
+        deadline = time.monotonic() + WRITE_SECONDS
+        while self._captures.is_under_way and time.monotonic() < deadline:
+            await asyncio.sleep(WRITTEN_LOOK_SECONDS)
+            self._captures.collect()
 
     async def _is_over(self, engine: EngineCalls) -> bool:
         """Whether all that take part have ended; what ended here is recorded now."""

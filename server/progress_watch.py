@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vllm_obs.engine.engine_place import EnginePlace
+from vllm_obs.server.beat import until_beat
 from vllm_obs.server.state import ApiServer
 from vllm_obs.telemetry.watchdog_headers import RunHeaders, engines_of
 from vllm_obs.telemetry.watchdog_rule import Track, Work, judge
@@ -75,7 +76,10 @@ class ProgressWatch:
         return "broken" if self._api.engine.llm.answers.is_broken(int(engine)) else ""
 
     def _again(self) -> None:
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._again)
+        """One more look; only every other where all is well and nothing is asked of the engines."""
+        is_well = not any(place.ailment for place in self._api.engine.client.places)
+        seconds = 2 * LOOK_SECONDS if is_well and self._api.is_at_rest else LOOK_SECONDS
+        self._timer = self._loop.call_later(until_beat(seconds), self._again)
         try:
             self.look(time.monotonic_ns())
         except Exception:  # a watch that fails must not take the server with it

@@ -1,8 +1,7 @@
 """Reasoning apart from the answer: what models write between <think> and </think>."""
 
-from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 BEGIN, END = "<think>", "</think>"
 
@@ -68,8 +67,34 @@ class ThinkParser:
         return before[: len(before) - held]
 
 
-PARSERS: dict[str, Callable[[], ThinkParser]] = {
-    "qwen3": lambda: ThinkParser(starts_inside=False),
-    "deepseek_r1": lambda: ThinkParser(starts_inside=True),
-}
+class PromptEnd(Enum):
+    """Where a prompt leaves its model: nowhere in particular, in a thought that it has begun, or behind one."""
+
+    PLAIN = 0
+    INSIDE = 1
+    BEHIND = 2
+
+    @classmethod
+    def of(cls, text: str) -> "PromptEnd":
+        """The place that the last characters of a prompt tell."""
+        end = text.rstrip()
+        return cls.INSIDE if end.endswith(BEGIN) else cls.BEHIND if end.endswith(END) else cls.PLAIN
+
+
+class MakeThoughts(Protocol):
+    """Makes the parser of one reply to such a prompt."""
+
+    def __call__(self, prompt_end: PromptEnd = PromptEnd.PLAIN) -> ThinkParser:
+        """The parser."""
+
+
+def _qwen3(prompt_end: PromptEnd = PromptEnd.PLAIN) -> ThinkParser:
+    return ThinkParser(starts_inside=prompt_end is PromptEnd.INSIDE)
+
+
+def _deepseek_r1(prompt_end: PromptEnd = PromptEnd.PLAIN) -> ThinkParser:
+    return ThinkParser(starts_inside=prompt_end is not PromptEnd.BEHIND)
+
+
+PARSERS: dict[str, MakeThoughts] = {"qwen3": _qwen3, "deepseek_r1": _deepseek_r1}
 """The parsers by the names that --reasoning-parser takes."""

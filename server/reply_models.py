@@ -26,6 +26,12 @@ class PromptTokensDetails(Reply):
     cached_tokens: int
 
 
+class CompletionTokensDetails(Reply):
+    """With --reasoning-parser."""
+
+    reasoning_tokens: int
+
+
 class UsageReply(Reply):
     """Token counts."""
 
@@ -33,7 +39,7 @@ class UsageReply(Reply):
     total_tokens: int
     completion_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
-    completion_tokens_details: Nothing = None
+    completion_tokens_details: CompletionTokensDetails | None = None
 
 
 class PromptTokenReply(Reply):

@@ -35,14 +35,14 @@ class RequestLabel:
         http_id.set(state["request_id"])
         state["label"] = client_label(scope["headers"]) or state["request_id"]
         headers = self._join_trace(scope)
-        if self._api.server.enable_request_id_headers:
-            headers.append((b"x-request-id", state["label"].encode()))
-        if is_anthropic(scope):
-            headers.append((b"request-id", state["label"].encode()))
+        names = [b"x-request-id"] if self._api.server.enable_request_id_headers else []
+        names += [b"request-id"] if is_anthropic(scope) else []
 
         async def send_labelled(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *headers]
+                label = state["label"].encode()  # the body may have named the request by now
+                labels = [(name, label) for name in names]
+                message["headers"] = [*message.get("headers", ()), *headers, *labels]
             await send(message)
 
         await self.app(scope, receive, send_labelled)

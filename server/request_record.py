@@ -41,7 +41,7 @@ class RequestRecord:
             await self.app(scope, receive, send)
             return
         exchange = Exchange(receive, send, scope.get("state", {}).get("body_writer"))
-        self._api.num_open_http += 1
+        self._api.http_begins()
         try:
             await self.app(scope, exchange.receive, exchange.send)
             await exchange.wait_written(scope)

@@ -38,7 +38,7 @@ class ResponseBuilder:
         self._shape = shape
         self._emit = emit
         self._reader = reading.make_reader()
-        self._output = Output(emit, TokenSpans(shape.logprobs.tokenizer) if finds_tokens else None)
+        self._output = Output(emit, self._spans(shape) if finds_tokens else None)
         self._last: SequenceDelta | None = None
         self.status = "queued" if shape.head.request.background else "in_progress"
 
@@ -110,6 +110,13 @@ class ResponseBuilder:
         num_top = self._shape.head.request.top_logprobs or 0
         content: Logprobs = self._shape.logprobs.chat(delta.logprobs or [], num_top)["content"]
         return content
+
+    @staticmethod
+    def _spans(shape: ResponseShape) -> TokenSpans:
+        tokenizer = shape.logprobs.tokenizer
+        return TokenSpans(
+            tokenizer, shape.reading.skips_special(shape.head.request.skip_special_tokens, tokenizer)
+        )
 
     @staticmethod
     def _wants_logprobs(shape: ResponseShape) -> bool:

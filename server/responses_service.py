@@ -173,6 +173,7 @@ class Responses:
             chat = await asked.chat()
             reading = ChatReading.of(api, chat)
             prompt, call.rendered_at = await encode(api, request, chat)
+            reading = reading.after(api, prompt)
             generation = await Generation.submit(api, call, [prompt], reading.params(chat, api))
         head = ResourceHead(f"resp_{call.request_id}", api.wall_time(call.received_at), model, request)
         logprobs = LogprobShapes.of(api, request)

@@ -1,5 +1,6 @@
 """/v1/chat/completions."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,14 +12,15 @@ from vllm_obs.engine.frontend.content_form import content_form
 from vllm_obs.server.answer import answer
 from vllm_obs.server.body import read_body
 from vllm_obs.server.chat_reading import ChatReading
-from vllm_obs.server.chat_reply import ChatShape
+from vllm_obs.server.chat_reply import ChatShape, ShownPrompt
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.generation import Call, Generation
 from vllm_obs.server.generation_defaults import parse_generation
 from vllm_obs.server.logprobs import LogprobShapes
 from vllm_obs.server.openapi import describe
 from vllm_obs.server.reply_head import ReplyHead
-from vllm_obs.server.schema_chat import ChatCompletionRequest, TemplateRequest
+from vllm_obs.server.schema_chat import ChatCompletionRequest
+from vllm_obs.server.schema_template import TemplateRequest
 from vllm_obs.server.state import ApiServer
 
 
@@ -33,26 +35,40 @@ def chat_router(api: ApiServer) -> APIRouter:
         request = await parse_generation(ChatCompletionRequest, body, api)
         model = api.served_name(request.model)
         call = Call.of(http.scope, request, model)
-        call.check_num_sequences(api, 1, request.n)
+        call.check_num_sequences(api, 1, request.n, "messages")
         reading = ChatReading.of(api, request)
         prompt, call.rendered_at = await encode_messages(api, request)
+        reading = reading.after(api, prompt)
+        shown = ShownPrompt((request.echoed(),), await prompt_text(api, request, prompt))
         with prompt_is_messages():
             generation = await Generation.submit(api, call, [prompt], reading.params(request, api))
         head = ReplyHead.of(api, http.scope, "chatcmpl", request.object_name(), model)
         shapes = LogprobShapes.of(api, request)
-        return await answer(http, api, request, generation, ChatShape(request, head, shapes, reading))
+        return await answer(http, api, request, generation, ChatShape(request, head, shapes, [reading], shown))
 
     return router
 
 
-async def encode_messages(api: ApiServer, request: TemplateRequest) -> EncodedChat:
-    """The token ids of a conversation; RequestError when the template refuses it or it cannot fit."""
+async def encode_messages(api: ApiServer, request: TemplateRequest, is_answered: bool = True) -> EncodedChat:
+    """The token ids of a conversation; ApiError when the template refuses it or it cannot fit.
+
+    Also where it is to be answered, and the model makes no text.
+    """
     engine = api.engine
     form = content_form(api.server.chat_template_content_format, engine.chat_template.natural_form)
     with prompt_is_messages():
-        engine.llm.check_num_chars(sum(message.num_side_chars for message in request.messages))
+        if is_answered:
+            engine.llm.inputs.check_generates()
+        engine.llm.inputs.check_num_chars(sum(message.num_side_chars for message in request.messages))
         messages = [message.for_template(form) for message in request.messages]
-        return await engine.llm.encode_chat(engine.chat_template, messages, **request.template_options())
+        return await engine.llm.inputs.encode_chat(engine.chat_template, messages, **request.template_options())
+
+
+async def prompt_text(api: ApiServer, request: ChatCompletionRequest, token_ids: list[int]) -> str | None:
+    """What the template made of the messages, where the client asks for it."""
+    if not request.return_prompt_text:
+        return None
+    return await asyncio.to_thread(api.engine.tokenizer.decode, token_ids, skip_special_tokens=False)
 
 
 @contextmanager

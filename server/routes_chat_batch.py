@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from vllm_obs.server.answer import answer
 from vllm_obs.server.body import read_body
 from vllm_obs.server.chat_reading import ChatReading
-from vllm_obs.server.chat_reply import ChatShape
+from vllm_obs.server.chat_reply import ChatShape, ShownPrompt
 from vllm_obs.server.generation import Call, Generation, Prompt
 from vllm_obs.server.generation_defaults import parse_generation
 from vllm_obs.server.logprobs import LogprobShapes
@@ -30,17 +30,20 @@ def chat_batch_router(api: ApiServer) -> APIRouter:
         model = api.served_name(request.model)
         call = Call.of(http.scope, request, model)
         chats = request.chats()
-        call.check_num_sequences(api, len(chats), request.n)
+        call.check_num_sequences(api, len(chats), request.n, "messages")
         reading = ChatReading.of(api, chats[0])
         prompts: list[Prompt] = []
+        readings: list[ChatReading] = []
         for chat in chats:
             prompt, call.rendered_at = await encode_messages(api, chat)
             prompts.append(prompt)
+            readings.append(reading.after(api, prompt))
             await asyncio.sleep(0)
         with prompt_is_messages():
             generation = await Generation.submit(api, call, prompts, reading.params(chats[0], api))
         head = ReplyHead.of(api, http.scope, "chatcmpl", request.object_name(), model)
-        shape = ChatShape(chats[0], head, LogprobShapes.of(api, request), reading)
+        shown = ShownPrompt([chat.echoed() for chat in chats])
+        shape = ChatShape(chats[0], head, LogprobShapes.of(api, request), readings, shown)
         return await answer(http, api, request, generation, shape)
 
     return router

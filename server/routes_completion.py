@@ -24,8 +24,8 @@ def completion_router(api: ApiServer) -> APIRouter:
         body = await read_body(http.scope, http.receive, api.server.limits)
         request = await parse_generation(CompletionRequest, body, api)
         model = api.served_name(request.model)
-        head = ReplyHead.of(api, http.scope, "cmpl", "text_completion", model)
         call = Call.of(http.scope, request, model)
+        head = ReplyHead.of(api, http.scope, "cmpl", "text_completion", model)
         call.check_num_sequences(api, len(request.prompt), request.n)
         prompts = await prompts_of(api, request)
         generation = await Generation.submit(api, call, prompts, request.params())
@@ -40,6 +40,6 @@ async def prompts_of(api: ApiServer, request: CompletionRequest) -> list[Prompt]
     if request.add_special_tokens:
         return request.prompt
     return [
-        await api.engine.llm.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
+        await api.engine.llm.inputs.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
         for prompt in request.prompt
     ]

@@ -44,9 +44,10 @@ def messages_router(api: ApiServer) -> APIRouter:
             call = Call.of(http.scope, chat, model)
             reading = ChatReading.of(api, chat)
             prompt, call.rendered_at = await encode_messages(api, chat)
+            reading = reading.after(api, prompt)
             generation = await Generation.submit(api, call, [prompt], reading.params(chat, api))
         shows_cached = api.server.enable_prompt_tokens_details
-        head = MessageHead(f"msg_{call.label}", model, reading, shows_cached)
+        head = MessageHead(f"msg_{call.label}", model, reading, shows_cached, api.engine.tokenizer)
         return await _answer(http, api, chat, generation, head)
 
     @router.post(COUNT_TOKENS, **describe(CountTokensRequest))

@@ -49,7 +49,7 @@ def render_router(api: ApiServer) -> APIRouter:
         body = await read_body(http.scope, http.receive, api.server.limits)
         request = await parse_generation(ChatCompletionRequest, body, api)
         call = Call.of(http.scope, request, api.served_name(request.model))
-        call.check_num_sequences(api, 1, request.n)
+        call.check_num_sequences(api, 1, request.n, "messages")
         params = ChatReading.of(api, request).params(request, api)
         chat, _ = await encode_messages(api, request)
         with prompt_is_messages():

@@ -5,11 +5,12 @@ from fastapi import APIRouter, Request, Response
 from vllm_obs.engine.pooling.vectors import cosines
 from vllm_obs.server.body import read_body
 from vllm_obs.server.embedding_reply import embedding_usage, rerank_reply, score_reply
-from vllm_obs.server.embedding_run import Embedded, Texts, embed
+from vllm_obs.server.embedding_run import Embedded, Texts, embed, pooling_call
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.json_reply import JsonReply
 from vllm_obs.server.openapi import describe
 from vllm_obs.server.reply_head import ReplyHead
+from vllm_obs.server.request_id import adopt_label
 from vllm_obs.server.schema_embeddings import PoolingRequest, RerankRequest, ScoreRequest
 from vllm_obs.server.state import ApiServer
 from vllm_obs.server.validation import parse_request
@@ -26,6 +27,7 @@ def rerank_router(api: ApiServer) -> APIRouter:
         """How alike the texts of each pair are."""
         body = await read_body(http.scope, http.receive, api.server.limits)
         request = await parse_request(ScoreRequest, body, api.server.limits.max_json_depth)
+        adopt_label(http.scope["state"], request.request_id)
         head = ReplyHead.of(api, http.scope, "score", "list", api.served_name(request.model))
         _check_pairs(request)
         scores, embedded = await _compare(http, api, request, (request.text_1, request.text_2), "text_2")
@@ -35,6 +37,7 @@ def rerank_router(api: ApiServer) -> APIRouter:
         """The documents in the order in which they are like the query."""
         body = await read_body(http.scope, http.receive, api.server.limits)
         request = await parse_request(RerankRequest, body, api.server.limits.max_json_depth)
+        adopt_label(http.scope["state"], request.request_id)
         head = ReplyHead.of(api, http.scope, "rerank", "list", api.served_name(request.model))
         sides = ([request.query], request.documents)
         scores, embedded = await _compare(http, api, request, sides, "documents")
@@ -59,7 +62,8 @@ async def _compare(
 ) -> tuple[list[float], Embedded]:
     """The cosines of the pairs, one text of the first side with all of the second where it is alone."""
     first, second = sides
-    embedded = await embed(http, api, request, Texts([*first, *second], param))
+    call = pooling_call(http, api, request)
+    embedded = await embed(http, api, request, call, Texts([*first, *second], param))
     return cosines(embedded.vectors[: len(first)], embedded.vectors[len(first) :]), embedded
 
 

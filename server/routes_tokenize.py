@@ -59,4 +59,4 @@ async def _encode(api: ApiServer, request: AnyTokenizeRequest) -> list[int]:
     if isinstance(request, TokenizeChatRequest):
         return (await encode_messages(api, request)).token_ids
     assert isinstance(request, TokenizeRequest)
-    return await api.engine.llm.encode(request.prompt, add_special_tokens=request.add_special_tokens)
+    return await api.engine.llm.inputs.encode(request.prompt, add_special_tokens=request.add_special_tokens)

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_chat import ChatCompletionRequest, Messages
+from vllm_obs.server.schema_chat import ChatCompletionRequest
+from vllm_obs.server.schema_chat_messages import Messages
 from vllm_obs.server.validation import invalid
 
 
@@ -28,8 +29,9 @@ class BatchChatRequest(ChatCompletionRequest):
     def _check_batch(self) -> "BatchChatRequest":
         if self.stream:
             raise invalid("stream", "is not available for several conversations")
-        if self.prompt_logprobs is not None:
-            raise invalid("prompt_logprobs", "is not available for several conversations")
+        for name in ("prompt_logprobs", "return_prompt_text"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise invalid(name, "is not available for several conversations")
         return self
 
     def chats(self) -> list[ChatCompletionRequest]:

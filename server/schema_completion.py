@@ -1,11 +1,12 @@
 """The body of /v1/completions."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from vllm_obs.engine.sampling_params import SamplingParams
+from vllm_obs.server.schema_base import Whole
 from vllm_obs.server.schema_sampling import SamplingRequest
 from vllm_obs.server.validation import invalid
 
@@ -40,13 +41,15 @@ PROMPT_SCHEMA = {
 class CompletionRequest(SamplingRequest):
     """Text (or token ids) in, its continuation out."""
 
+    served_fields: ClassVar[frozenset[str]] = frozenset({"best_of"})
+
     prompt: Annotated[list[Any], BeforeValidator(check_prompts), WithJsonSchema(PROMPT_SCHEMA)] = Field(
         default=[], validate_default=True
     )
-    max_tokens: int = 16
-    logprobs: int | None = None
+    max_tokens: Whole = 16
+    logprobs: Whole | None = None
     echo: bool = False
-    best_of: int | None = None
+    best_of: Whole | None = None
     add_special_tokens: bool = True
 
     @model_validator(mode="after")

@@ -5,9 +5,19 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_base import MAX_COUNT, MAX_LABEL_CHARS, Count, StrictModel, Text
+from vllm_obs.server.schema_base import (
+    MAX_COUNT,
+    MAX_LABEL_CHARS,
+    WHOLE,
+    Count,
+    StrictModel,
+    Text,
+    Whole,
+    truncates,
+)
 from vllm_obs.server.schema_completion import PROMPT_SCHEMA, check_prompts
-from vllm_obs.server.schema_sampling import MAX_PRIORITY, CacheSalt
+from vllm_obs.server.schema_sampling import CacheSalt, Priority
+from vllm_obs.server.schema_template import TemplateRequest
 
 MAX_INPUTS = 2048
 """What one request may bring: inputs of /v1/embeddings, texts on one side of /score, documents of /rerank."""
@@ -25,6 +35,10 @@ def _check_number(values: list[Any]) -> list[Any]:
 
 def _check_inputs(value: Any) -> Any:
     return _check_number(check_prompts(value))
+
+
+def _exclude(value: Any) -> Any:
+    raise PydanticCustomError("input", "excludes messages: only one of them can be embedded")
 
 
 def _check_texts(value: Any) -> Any:
@@ -68,21 +82,36 @@ class PoolingRequest(StrictModel):
 
     model: Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARS)] | None = None
     user: Text | None = None
-    truncate_prompt_tokens: int | None = None
+    request_id: Text | None = None
+    truncate_prompt_tokens: Whole | None = None
+    truncation_side: truncates("right") = None  # type: ignore[valid-type]
     add_special_tokens: bool = True
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    priority: Priority = 0
     cache_salt: CacheSalt | None = None
 
 
-class EmbeddingRequest(PoolingRequest):
-    """Texts (or token ids) in, a vector of each out. `normalize` is the model's own unless it is given."""
+class AnyEmbeddingRequest(PoolingRequest):
+    """How vectors are wanted. `normalize` is the model's own unless it is given."""
+
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Count | None = None
+    normalize: bool | None = Field(default=None, validation_alias=AliasChoices("normalize", "use_activation"))
+
+
+class EmbeddingRequest(AnyEmbeddingRequest):
+    """Texts (or token ids) in, a vector of each out."""
 
     input: Annotated[list[Any], BeforeValidator(_check_inputs), WithJsonSchema(PROMPT_SCHEMA)] = Field(
         default=[], validate_default=True
     )
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Count | None = None
-    normalize: bool | None = Field(default=None, validation_alias=AliasChoices("normalize", "use_activation"))
+
+
+class EmbeddingChatRequest(AnyEmbeddingRequest, TemplateRequest):
+    """A conversation in, the vector of the prompt that the chat template makes of it out."""
+
+    input: Annotated[None, BeforeValidator(_exclude)] = None
+    add_generation_prompt: bool = False
+    add_special_tokens: bool = False
 
 
 class ScoreRequest(PoolingRequest):
@@ -91,7 +120,7 @@ class ScoreRequest(PoolingRequest):
     served_fields: ClassVar[frozenset[str]] = frozenset({"documents"})
 
     text_1: Texts = Field(validation_alias=AliasChoices("text_1", "data_1", "queries"))
-    text_2: Texts = Field(validation_alias=AliasChoices("text_2", "data_2", "documents"))
+    text_2: Texts = Field(validation_alias=AliasChoices("text_2", "data_2", "documents", "items"))
 
 
 class RerankRequest(PoolingRequest):
@@ -105,5 +134,5 @@ class RerankRequest(PoolingRequest):
         BeforeValidator(_check_documents),
         WithJsonSchema({"type": "array", "items": DOCUMENT_SCHEMA}),
     ]
-    top_n: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
+    top_n: Annotated[int, Field(ge=0, le=MAX_COUNT), WHOLE] = 0
     return_documents: bool = True

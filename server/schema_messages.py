@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_base import MAX_LABEL_CHARS, Count, StrictModel, Strings, Text
-from vllm_obs.server.schema_chat import MAX_MESSAGES, TemplateKwargs
+from vllm_obs.server.schema_base import MAX_LABEL_CHARS, Count, StrictModel, Strings, Text, Whole
+from vllm_obs.server.schema_chat_messages import check_messages
 from vllm_obs.server.schema_messages_blocks import MAX_BLOCKS, Blocks, Texts
 from vllm_obs.server.schema_messages_tools import (
     JsonOutputFormat,
@@ -16,6 +16,7 @@ from vllm_obs.server.schema_messages_tools import (
     OutputConfig,
     Thinking,
 )
+from vllm_obs.server.schema_template import TemplateKwargs
 from vllm_obs.server.validation import invalid
 
 KINDS_OF_ROLE = {
@@ -47,23 +48,11 @@ class InputMessage(StrictModel):
         return self
 
 
-def _check_messages(value: Any) -> Any:
-    if value in (None, []):
-        raise PydanticCustomError("empty_prompt", "should hold at least one message")
-    if type(value) is list and len(value) > MAX_MESSAGES:
-        raise PydanticCustomError(
-            "messages",
-            "should hold at most {limit} messages, got {num}",
-            {"limit": MAX_MESSAGES, "num": len(value)},
-        )
-    return value
-
-
 class ConversationRequest(StrictModel):
     """The fields that make a prompt, and those that say what may follow it. A null field is a field left out."""
 
     model: Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARS)]
-    messages: Annotated[list[InputMessage], Field(fail_fast=True), BeforeValidator(_check_messages)] = Field(
+    messages: Annotated[list[InputMessage], Field(fail_fast=True), BeforeValidator(check_messages)] = Field(
         default=[], validate_default=True
     )
     system: Texts = Field(default_factory=list)
@@ -105,7 +94,7 @@ class MessagesRequest(ConversationRequest):
     max_tokens: Count
     temperature: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     top_p: float = 1.0
-    top_k: int = 0
+    top_k: Whole = 0
     stop_sequences: Strings = Field(default_factory=list)
     stream: bool = False
     metadata: Metadata | None = None

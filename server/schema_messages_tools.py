@@ -80,7 +80,7 @@ class JsonOutputFormat(StrictModel):
 
 
 class OutputConfig(StrictModel):
-    """What the reply is like. Effort is a hint, which no model here takes."""
+    """What the reply is like. Effort is a hint, which a template may know."""
 
     effort: Text | None = None
     format: JsonOutputFormat | None = None

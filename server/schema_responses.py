@@ -6,11 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_base import MAX_COUNT, MAX_LABEL_CHARS, Count, StrictModel, Text
-from vllm_obs.server.schema_chat import ChatCompletionRequest, TemplateKwargs
+from vllm_obs.server.schema_base import MAX_COUNT, WHOLE, Count, StrictModel, Text, Unsupported
+from vllm_obs.server.schema_chat import ChatCompletionRequest
 from vllm_obs.server.schema_responses_items import Input
 from vllm_obs.server.schema_responses_tools import FunctionTools, TextOptions, ToolChoice
 from vllm_obs.server.schema_sampling import SamplingRequest
+from vllm_obs.server.schema_template import Effort, TemplateKwargs
 from vllm_obs.server.validation import invalid
 
 MAX_METADATA = 16
@@ -22,13 +23,18 @@ REFUSED = ("response_format", "prompt_logprobs", "truncate_prompt_tokens", "retu
 COPIED = SamplingRequest.model_fields.keys() - {*REFUSED, "n", "stream_options"}
 
 
-def _refuse(value: Any) -> Any:
-    if value is not None:
-        raise PydanticCustomError("unsupported", "is not supported by this server")
+def _check_mode(value: Any) -> Any:
+    if value not in (None, "standard"):
+        raise PydanticCustomError("unsupported", "models here have one mode: standard")
     return value
 
 
-Unsupported = Annotated[Any, BeforeValidator(_refuse)]
+def _check_context(value: Any) -> Any:
+    if value == "current_turn":
+        raise PydanticCustomError("unsupported", "reasoning of all turns is given to the model")
+    return value
+
+
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
     Field(max_length=MAX_METADATA),
@@ -48,7 +54,9 @@ Includable = Literal[
 class ReasoningOptions(StrictModel):
     """How much the model is to think; its template may know. There are no summaries: reasoning is given whole."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
+    mode: Annotated[Any, BeforeValidator(_check_mode)] = None
+    context: Annotated[Literal["auto", "current_turn", "all_turns"] | None, BeforeValidator(_check_context)] = None
     summary: Literal["auto", "concise", "detailed"] | None = None
 
     def fields(self) -> dict[str, Any]:
@@ -61,7 +69,6 @@ class ResponsesRequest(SamplingRequest):
 
     operation: ClassVar[str] = ChatCompletionRequest.operation
 
-    model: Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARS)]
     input: Input = Field(default=[], validate_default=True)
     instructions: str | None = None
     previous_response_id: Text | None = None
@@ -70,7 +77,7 @@ class ResponsesRequest(SamplingRequest):
     metadata: Metadata | None = None
     max_output_tokens: Count | None = None
     max_tool_calls: Count | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_COUNT), WHOLE] | None = None
     include: Annotated[list[Includable], Field(max_length=MAX_INCLUDES, fail_fast=True)] = Field(
         default_factory=list
     )
@@ -109,9 +116,6 @@ class ResponsesRequest(SamplingRequest):
         """The same question as a chat of these messages; ApiError 400 where nothing in the input is one."""
         if not messages:
             raise invalid("input", "holds nothing to answer", "empty_prompt")
-        options = dict(self.chat_template_kwargs)
-        if self.reasoning is not None and self.reasoning.effort is not None:
-            options.setdefault("reasoning_effort", self.reasoning.effort)
         chat = ChatCompletionRequest.model_validate(
             {
                 "messages": messages,
@@ -119,7 +123,9 @@ class ResponsesRequest(SamplingRequest):
                 "logprobs": self.wants_logprobs,
                 "top_logprobs": self.top_logprobs if self.wants_logprobs else None,
                 "response_format": self.text.format.for_chat(),
-                "chat_template_kwargs": options,
+                "chat_template_kwargs": self.chat_template_kwargs,
+                "reasoning_effort": self.reasoning.effort if self.reasoning is not None else None,
+                "verbosity": self.text.verbosity,
                 "parallel_tool_calls": self.parallel_tool_calls,
                 **self._tools_for_chat(),
             }

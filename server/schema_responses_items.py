@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from vllm_obs.server.schema_base import StrictModel, Text
-from vllm_obs.server.schema_chat import MEDIA_PARTS, TEXT_PARTS
+from vllm_obs.server.schema_chat_messages import MEDIA_PARTS, TEXT_PARTS, part_text
 from vllm_obs.server.schema_tools import FunctionName
 
 MAX_INPUT_ITEMS = 4096
@@ -60,15 +60,8 @@ def _check_parts(value: Any) -> Any:
 
 
 def _part(value: Any) -> Part:
-    kind = value.get("type") if type(value) is dict else None
-    if type(kind) is str and kind in MEDIA_PARTS | {"input_file"}:
-        raise PydanticCustomError("unsupported", "{kind} parts are not supported by this model", {"kind": kind})
-    if type(kind) is not str or kind not in TEXT_OF_PART:
-        raise PydanticCustomError("content", "parts should have type input_text or output_text")
-    text = value.get(TEXT_OF_PART[kind])
-    if type(text) is not str:
-        raise PydanticCustomError("content", "text parts should hold a text")
-    return Part(kind, text)
+    text = part_text(value, TEXT_OF_PART, MEDIA_PARTS | {"input_file"}, "input_text or output_text")
+    return Part(value["type"], text)
 
 
 def _parts_schema(*kinds: str) -> dict[str, Any]:

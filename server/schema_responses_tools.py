@@ -5,21 +5,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_base import StrictModel, check_size
-from vllm_obs.server.schema_tools import MAX_TOOLS, FunctionName
+from vllm_obs.server.schema_base import Options, StrictModel, check_size
+from vllm_obs.server.schema_template import Verbosity
+from vllm_obs.server.schema_tools import MAX_TOOLS, FunctionName, FunctionType
 from vllm_obs.server.validation import invalid
-
-
-def _check_type(value: Any) -> Any:
-    if type(value) is str and value != "function":
-        raise PydanticCustomError("unsupported", "tools other than functions are not supported by this server")
-    return value
 
 
 class FunctionTool(StrictModel):
     """A function that the model may call; its parameters are a JSON Schema of an object."""
 
-    type: Annotated[Literal["function"], BeforeValidator(_check_type)]
+    type: FunctionType
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -33,7 +28,7 @@ class FunctionTool(StrictModel):
 class FunctionReference(StrictModel):
     """A function by its name."""
 
-    type: Annotated[Literal["function"], BeforeValidator(_check_type)]
+    type: FunctionType
     name: FunctionName
 
 
@@ -47,7 +42,7 @@ def _check_choice(value: Any) -> Any:
     return value if type(value) is dict else {"type": kind}
 
 
-class Choice(StrictModel):
+class Choice(Options):
     """Who decides on calls: a word, the one function to be called, or the functions that may be called."""
 
     type: Literal["auto", "none", "required", "function", "allowed_tools"]
@@ -121,12 +116,13 @@ class TextFormat(StrictModel):
         return {"type": self.type, "json_schema": {"name": self.name, "schema": self.schema_, "strict": True}}
 
 
-class TextOptions(StrictModel):
-    """How the text is to be. No model here knows how to be more or less verbose."""
+class TextOptions(Options):
+    """How the text is to be; how verbose, its template may know."""
 
     format: TextFormat = TextFormat()
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Verbosity | None = None
 
     def fields(self) -> dict[str, Any]:
         """The options as replies have them."""
-        return {"format": self.format.fields()}
+        told = {} if self.verbosity is None else {"verbosity": self.verbosity}
+        return {"format": self.format.fields(), **told}

@@ -6,12 +6,18 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from vllm_obs.engine.sampling_params import SamplingParams
-from vllm_obs.server.schema_base import MAX_LABEL_CHARS, StrictModel, Strings, Text
+from vllm_obs.server.schema_base import MAX_LABEL_CHARS, WHOLE, Options, Strings, Text, Whole, truncates, whole
 from vllm_obs.server.schema_structured import StructuredRequest
 from vllm_obs.server.validation import invalid
 
 MAX_PRIORITY = 1_000_000
 MAX_BIAS_ENTRIES = 1024
+
+
+def whole_ids(value: Any) -> Any:
+    """`whole` of each id of a list."""
+    has_floats = type(value) is list and float in set(map(type, value))
+    return list(map(whole, value)) if has_floats else value
 
 
 def _check_stop(value: Any) -> Any:
@@ -37,8 +43,10 @@ def _check_salt(value: Any) -> Any:
     return value
 
 
+Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), WHOLE]
 CacheSalt = Annotated[str, BeforeValidator(_check_salt), Field(min_length=1, max_length=MAX_LABEL_CHARS)]
-TokenIds = Annotated[list[int], Field(fail_fast=True)]
+WHOLE_IDS = BeforeValidator(whole_ids)
+TokenIds = Annotated[list[int], Field(fail_fast=True), WHOLE_IDS]
 StopStrings = Annotated[
     list[str],
     BeforeValidator(_check_stop),
@@ -51,7 +59,7 @@ LogitBias = Annotated[
 ]
 
 
-class StreamOptions(StrictModel):
+class StreamOptions(Options):
     """What a stream says beside its text."""
 
     include_usage: bool = False
@@ -64,12 +72,12 @@ class SamplingRequest(StructuredRequest):
     operation: ClassVar[str] = "text_completion"
 
     model: Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARS)] | None = None
-    n: int = 1
+    n: Whole = 1
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = 0
+    top_k: Whole = 0
     min_p: float = 0.0
-    seed: int | None = None
+    seed: Whole | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -78,24 +86,26 @@ class SamplingRequest(StructuredRequest):
     bad_words: Strings = Field(default_factory=list)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    min_tokens: int = 0
-    prompt_logprobs: int | None = None
+    min_tokens: Whole = 0
+    prompt_logprobs: Whole | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     logit_bias: LogitBias | None = None
     allowed_token_ids: TokenIds | None = None
-    truncate_prompt_tokens: int | None = None
+    truncate_prompt_tokens: Whole | None = None
+    truncation_side: truncates("left") = None  # type: ignore[valid-type]
     stream: bool = False
     stream_options: StreamOptions | None = None
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    priority: Priority = 0
     cache_salt: CacheSalt | None = None
     user: Text | None = None
+    request_id: Text | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
 
     def check_stream_fields(self) -> None:
         """ApiError 400 for fields that only make sense with, or without, a stream."""
-        if self.stream_options is not None and not self.stream:
+        if self.stream_options is not None and self.stream_options.model_fields_set and not self.stream:
             raise invalid("stream_options", "is only allowed together with stream=true")
         if self.prompt_logprobs is not None and self.stream:
             raise invalid("prompt_logprobs", "is not available in a stream")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, model_validator
 
-from vllm_obs.server.schema_base import StrictModel, Strings, Text, check_size
+from vllm_obs.server.schema_base import Options, StrictModel, Strings, Text, check_size
 from vllm_obs.server.validation import invalid
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ Schema = Annotated[
 ]
 
 
-class StructuredOutputs(StrictModel):
+class StructuredOutputs(Options):
     """One of the kinds; the output matches it from its first character to its last."""
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -64,13 +64,17 @@ class ResponseFormat(StrictModel):
     json_schema: JsonSchemaFormat | None = None
     structures: Annotated[list[dict[str, Any]], Field(fail_fast=True), BeforeValidator(check_size)] | None = None
     triggers: Strings | None = None
+    format: Annotated[dict[str, Any] | None, BeforeValidator(check_size)] = Field(
+        default=None, description="of a structural_tag: a format, which may hold others"
+    )
 
     @model_validator(mode="after")
     def _check_fields_together(self) -> "ResponseFormat":
         if self.type == "json_schema" and (self.json_schema is None or self.json_schema.schema_ is None):
             raise invalid("response_format.json_schema", "should hold a schema")
-        if self.type == "structural_tag" and (self.structures is None or self.triggers is None):
-            raise invalid("response_format", "structural_tag needs structures and triggers", "unsupported")
+        is_whole = self.format is not None or (self.structures is not None and self.triggers is not None)
+        if self.type == "structural_tag" and not is_whole:
+            raise invalid("response_format", "structural_tag needs a format, or structures and triggers")
         return self
 
     def kinds(self) -> dict[str, Any]:
@@ -79,6 +83,8 @@ class ResponseFormat(StrictModel):
             return {"json_object": True}
         if self.type == "json_schema" and self.json_schema is not None:
             return {"json": self.json_schema.schema_}
+        if self.type == "structural_tag" and self.format is not None:
+            return {"structural_tag": {"format": self.format}}
         if self.type == "structural_tag":
             return {"structural_tag": {"structures": self.structures, "triggers": self.triggers}}
         return {}

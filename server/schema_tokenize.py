@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import Field
 
 from vllm_obs.server.schema_base import StrictModel
-from vllm_obs.server.schema_chat import TemplateRequest
-from vllm_obs.server.schema_sampling import TokenIds
+from vllm_obs.server.schema_sampling import WHOLE_IDS
+from vllm_obs.server.schema_template import TemplateRequest
 
 MAX_TOKENS = 1_000_000
 
@@ -35,4 +35,4 @@ class DetokenizeRequest(StrictModel):
     """Token ids to make text of; special tokens are spelled out."""
 
     model: ModelName | None = None
-    tokens: Annotated[TokenIds, Field(max_length=MAX_TOKENS)]
+    tokens: Annotated[list[int], Field(max_length=MAX_TOKENS, fail_fast=True), WHOLE_IDS]

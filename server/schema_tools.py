@@ -12,6 +12,15 @@ MAX_CALLS = 128
 FunctionName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
+def _check_type(value: Any) -> Any:
+    if type(value) is str and value != "function":
+        raise PydanticCustomError("unsupported", "tools other than functions are not supported by this server")
+    return value
+
+
+FunctionType = Annotated[Literal["function"], BeforeValidator(_check_type)]
+
+
 class FunctionDefinition(StrictModel):
     """A function that the model may call; its parameters are a JSON Schema of an object."""
 
@@ -24,7 +33,7 @@ class FunctionDefinition(StrictModel):
 class ToolDefinition(StrictModel):
     """A tool is a function."""
 
-    type: Literal["function"] = "function"
+    type: FunctionType = "function"
     function: FunctionDefinition
 
 
@@ -37,8 +46,22 @@ class FunctionChoice(StrictModel):
 class NamedToolChoice(StrictModel):
     """The one function that is to be called."""
 
-    type: Literal["function"] = "function"
+    type: FunctionType = "function"
     function: FunctionChoice
+
+
+class AllowedTools(StrictModel):
+    """The functions that may be called, and whether one has to be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedToolChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+class AllowedToolChoice(StrictModel):
+    """Of the tools only these count."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
 
 
 class FunctionCall(StrictModel):
@@ -52,38 +75,54 @@ class ToolCall(StrictModel):
     """A call of an assistant's message."""
 
     id: Text | None = None
-    type: Literal["function"] = "function"
+    type: FunctionType = "function"
     function: FunctionCall
 
 
-def _check_choice(value: Any) -> Any:
-    if type(value) is str and value not in ("none", "auto", "required"):
-        raise PydanticCustomError("tool_choice", "should be none, auto, required or the name of a function")
-    return NamedToolChoice.model_validate(value) if isinstance(value, dict) else value
+WORDS = ("none", "auto", "required")
 
+
+def _check_choice(value: Any) -> Any:
+    if type(value) is dict:
+        return _CHOICES.get(_word(value.get("type")), NamedToolChoice).model_validate(value)
+    if value is not None and not isinstance(value, NamedToolChoice | AllowedToolChoice) and value not in WORDS:
+        raise PydanticCustomError("tool_choice", "should be none, auto, required, a function or allowed_tools")
+    return value
+
+
+def _word(value: Any) -> str:
+    return value if type(value) is str else ""
+
+
+_CHOICES: dict[str, type[StrictModel]] = {"allowed_tools": AllowedToolChoice}
+_NAMED = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    },
+    "required": ["function"],
+}
+_ALLOWED = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "allowed_tools"},
+        "allowed_tools": {
+            "type": "object",
+            "properties": {
+                "mode": {"enum": ["auto", "required"]},
+                "tools": {"type": "array", "items": _NAMED, "minItems": 1, "maxItems": MAX_TOOLS},
+            },
+            "required": ["mode", "tools"],
+        },
+    },
+    "required": ["type", "allowed_tools"],
+}
 
 ToolChoice = Annotated[
-    NamedToolChoice | Literal["none", "auto", "required"] | None,
+    NamedToolChoice | AllowedToolChoice | Literal["none", "auto", "required"] | None,
     BeforeValidator(_check_choice),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": ["none", "auto", "required"]},
-                {
-                    "type": "object",
-                    "properties": {
-                        "type": {"const": "function"},
-                        "function": {
-                            "type": "object",
-                            "properties": {"name": {"type": "string"}},
-                            "required": ["name"],
-                        },
-                    },
-                    "required": ["function"],
-                },
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [{"enum": list(WORDS)}, _NAMED, _ALLOWED]}),
 ]
 Tools = Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS, fail_fast=True), BeforeValidator(check_size)]
 """All schemas of a request together have the size of one free object."""

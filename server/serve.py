@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vllm_obs.engine.client_dp import DPLBAsyncMPClient
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.core_files import leave_no_core_files
 from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.engine.log import API_TITLE, configure_logging
 from vllm_obs.engine.log_file import logged_to
@@ -19,6 +19,7 @@ from vllm_obs.engine.recording import make_recorder
 from vllm_obs.engine.run_dir import RunDirectory
 from vllm_obs.engine.startup_phases import NoMeter, StartupPhases, startup_part
 from vllm_obs.server.config import ServerConfig
+from vllm_obs.telemetry.console import tell
 from vllm_obs.telemetry.flight_recorder import API_SERVER_RING_BYTES
 from vllm_obs.telemetry.memory_samples import MemorySamples
 from vllm_obs.telemetry.recorder import ProcessRecorder
@@ -48,7 +49,7 @@ def run(
     """
 
     def serve(lifecycle: "Lifecycle", begun_at: int, phases: StartupPhases) -> int:
-        from vllm_obs.server.connection_room import raise_file_limit
+        from vllm_obs.engine.open_files import raise_file_limit
 
         raise_file_limit(server.limits.max_num_connections)
         lifecycle.on_ready = on_ready
@@ -72,6 +73,7 @@ def run_server(run: ServedRun, load: Callable[[], type[L]], act: Callable[[L, in
     `load` imports the lifecycle's class, while the engine loads. The exit code; errors of the start are told.
     """
     configure_logging(API_TITLE)
+    leave_no_core_files()
     try:
         with RunDirectory.create() as directory:
             path = directory.path
@@ -147,5 +149,5 @@ def _lifecycle(
 
 def fail(error: ConfigError | StartupError) -> int:
     """Say why in one line, whatever the error's own words look like."""
-    print("vllm-obs:", *str(error).split(), file=sys.stderr, flush=True)
+    tell(str(error))
     return error.exit_code

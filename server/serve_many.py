@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from vllm_obs.engine.client_dp import engine_indices
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.core_files import leave_no_core_files
 from vllm_obs.engine.errors import ConfigError, StartupError
 from vllm_obs.engine.log import configure_logging
 from vllm_obs.engine.log_file import logged_to
@@ -32,6 +33,7 @@ def run_many(
 ) -> int:
     """As `serve.run`, by several API servers: nothing that serves requests is loaded in this process."""
     configure_logging(ROLE)
+    leave_no_core_files()
     try:
         with RunDirectory.create() as directory:
             path = directory.path

@@ -2,6 +2,10 @@
 
 import asyncio
 import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -24,6 +28,17 @@ class StopSignals:
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
+
+    async def unless_first(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of `work`, None when the first signal comes before it."""
+        task = asyncio.ensure_future(work)
+        signalled = asyncio.ensure_future(self.first.wait())
+        await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
+        if not task.done():
+            task.cancel()
+        await asyncio.wait({task, signalled})
+        return None if task.cancelled() else task.result()
 
     def _on_signal(self) -> None:
         (self.second if self.first.is_set() else self.first).set()

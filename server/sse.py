@@ -50,7 +50,9 @@ class EventStream(Response):
         self._frames = frames
         self._source = source
         self._lock = asyncio.Lock()
-        self._sent_at = 0.0
+        self._has_sent = False
+        """Whether an event was sent since the last look at it."""
+        self._commenting: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
@@ -69,7 +71,7 @@ class EventStream(Response):
         return b"data: " + error.body() + b"\n\n"
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
-        commenter = asyncio.ensure_future(self._comment(send))
+        self._comment_later(send)
         try:
             async for frame in self._frames:
                 await self._send_frame(send, frame)
@@ -78,18 +80,28 @@ class EventStream(Response):
             scope["state"]["reason"] = reply.reason
             await self._send_frame(send, self.error_event(reply))
         finally:
-            commenter.cancel()
-            await asyncio.wait({commenter})
+            self._timer.cancel()
+            if self._commenting is not None:
+                self._commenting.cancel()
+                await asyncio.wait({self._commenting})
         await send({"type": "http.response.body", "body": b""})
 
     async def _send_frame(self, send: Send, frame: bytes) -> None:
         async with self._lock:
             await send({"type": "http.response.body", "body": frame, "more_body": True})
-            self._sent_at = asyncio.get_running_loop().time()
+            self._has_sent = True
+
+    def _comment_later(self, send: Send) -> None:
+        """Have a look in a while. There is a task only where there is a comment: most streams need none."""
+        self._has_sent = False
+        self._timer = asyncio.get_running_loop().call_later(COMMENT_AFTER_SECONDS, self._look, send)
+
+    def _look(self, send: Send) -> None:
+        is_over = self._commenting is None or self._commenting.done()
+        if not self._has_sent and is_over:
+            self._commenting = asyncio.ensure_future(self._comment(send))
+        self._comment_later(send)
 
     async def _comment(self, send: Send) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(COMMENT_AFTER_SECONDS)
-            if loop.time() - self._sent_at >= COMMENT_AFTER_SECONDS:
-                await self._send_frame(send, COMMENT)
+        async with self._lock:
+            await send({"type": "http.response.body", "body": COMMENT, "more_body": True})

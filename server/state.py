@@ -58,6 +58,8 @@ class ApiServer:
         self.profiles = ServerProfiles(config.run_dir, server.profiler_config, recorder, server.role)
         self.num_open = 0
         self.num_open_http = 0
+        self.when_busy: list[Callable[[], None]] = []
+        """Called when a request comes to a server that had none."""
         self.count_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """How many connections are open, and how many there may be; the HTTP server knows."""
         self.pressure = Pressure()
@@ -121,6 +123,18 @@ class ApiServer:
         return self._engine
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether an engine is there, and nothing is asked of this server, nor under way in the background."""
+        return self._engine is not None and not self.num_open_http and not self._engine.llm.num_in_flight
+
+    def http_begins(self) -> None:
+        """Another request came."""
+        self.num_open_http += 1
+        if self.num_open_http == 1:
+            for wake in self.when_busy:
+                wake()
+
+    @property
     def is_engine_there(self) -> bool:
         """Whether the engine was ready once."""
         return self._engine is not None
@@ -167,8 +181,13 @@ class ApiServer:
         return None
 
     def served_name(self, asked: str | None) -> str:
-        """The model name a reply carries; ApiError 404 for a name that is not served. None asks for the first."""
+        """The model name a reply carries; ApiError 404 for a name that is not served. None asks for the first.
+
+        ApiError 400 for None where every request has to name one.
+        """
         names = self.config.model.served_model_names
+        if asked is None and self.server.require_model:
+            raise ApiError("model: should be there", "invalid_value", param="model")
         if asked is None:
             return names[0]
         if asked not in names:

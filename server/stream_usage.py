@@ -26,6 +26,10 @@ class StreamUsage:
         self._usage.add(number, delta)
         self._metrics.add(delta)
 
+    def add_reasoning(self, number: int, num_tokens: int) -> None:
+        """Take in how many of a choice's tokens are its reasoning."""
+        self._usage.add_reasoning(number, num_tokens)
+
     def suffix(self) -> bytes:
         """What a chunk says after its choices."""
         return b',"usage":' + orjson.dumps(self._usage.for_chunk()) if self.is_continuous else b""

@@ -13,6 +13,8 @@ _MARK_JSON = orjson.dumps(_MARK)
 class TextFrame:
     """What `write(text)` gives, in a fraction of the time; it must hold the text once, as a JSON string."""
 
+    __slots__ = ("_head", "_tail")
+
     def __init__(self, write: Callable[[str], bytes]) -> None:
         self._head, _, self._tail = write(_MARK).partition(_MARK_JSON)
 

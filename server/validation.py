@@ -1,6 +1,7 @@
 """From the bytes of a body to a checked request, with every fault named by its field."""
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ OWN_REASONS: dict[str, Reason] = {
     "too_many_sequences": "too_many_sequences",
 }
 """Error types raised by our own validators that are reasons themselves; all others are invalid_value."""
+_OBJECT = re.compile(r"a valid dictionary or (?:object|instance of \w+)|a valid dictionary")
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -78,8 +80,9 @@ def _as_api_error(error: ValidationError, known: frozenset[str]) -> ApiError:
 
 
 def _sentence(detail: ErrorDetails) -> str:
-    """pydantic's message, in one line and without what it may repeat of the input."""
-    return detail["msg"].removeprefix("Input ").replace("\n", " ")[:200]
+    """pydantic's message, in one line, without what it may repeat of the input and our classes' names."""
+    told = _OBJECT.sub("an object", detail["msg"])
+    return told.removeprefix("Input ").replace("\n", " ")[:200]
 
 
 def _path(location: Sequence[int | str]) -> str:

@@ -19,6 +19,7 @@ _OF_REASON: Mapping[str, str] = MappingProxyType(
         "kv_blocks": "kv_blocks",
         "max_num_seqs": "max_num_seqs",
         "token_budget": "token_budget",
+        "prefill_share": "prefill_share",
         "remote_kv": "waiting_on_remote_kv",
         "lora_slots": "lora_slots",
         "grammar": "waiting_on_grammar",
@@ -32,7 +33,7 @@ _NO_LIMITS = frozenset({"", "step_in_progress", "head_of_line"})
 BINDING_LIMITS: Final[tuple[str, ...]] = (*_OF_REASON.values(), PREEMPTION, UNDERLOADED, OTHER_LIMIT)
 
 
-BEFORE_BLOCKS = frozenset({"max_num_seqs", "token_budget"})
+BEFORE_BLOCKS = frozenset({"max_num_seqs", "token_budget", "prefill_share"})
 """Reasons that the scheduler looks at before it looks for blocks."""
 
 

@@ -10,8 +10,6 @@ from vllm_obs.telemetry.block_undo import BlockBefore, BlockChange, BlockUndo, T
 from vllm_obs.telemetry.block_view import NO_HASH, BlockCopy, BlockLevels, BlockView, PrefixHit
 from vllm_obs.telemetry.records import BlocksCached, BlocksChanged, BlocksKeyframe, RequestKeyframe
 
-__all__ = ["BlockLevels", "BlockMap", "BlockView", "PrefixHit"]
-
 MAX_ENDED_TABLES = 10_000
 
 T = TypeVar("T")
@@ -155,15 +153,18 @@ class BlockMap:
     def blocks_keyframe(self, keyframe: BlocksKeyframe) -> int:
         """Take a slice of the pool as it is; how many of its blocks were otherwise in a map that was exact."""
         first, num_wrong = keyframe.first_block, 0
+        last = first + len(keyframe.reference_counts)
         self.step = max(self.step, keyframe.step)
-        self._grow(first + len(keyframe.reference_counts))
-        for block_id, (num_refs, block_hash) in enumerate(
-            zip(keyframe.reference_counts, keyframe.hashes, strict=False), first
-        ):
-            num_wrong += self._set(keyframe.step, block_id, num_refs, block_hash)
+        self._grow(last)
+        # As a rule it tells what is known, which is seen at once; to look at each block would cost as much as all
+        # else that is done for a step.
+        told = (keyframe.reference_counts, keyframe.hashes)
+        if (self._num_refs[first:last], self._hashes[first:last]) != told:
+            for block_id, (num_refs, block_hash) in enumerate(zip(*told, strict=False), first):
+                num_wrong += self._set(keyframe.step, block_id, num_refs, block_hash)
         was_exact = self.is_exact
         if self._catching is not None:
-            self._catching.blocks.difference_update(range(first, first + len(keyframe.reference_counts)))
+            self._catching.blocks.difference_update(range(first, last))
             self._finish_catching()
         return num_wrong if was_exact else 0
 

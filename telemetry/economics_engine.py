@@ -169,7 +169,10 @@ class EngineSpending:
         return num_ns
 
     def _compare(self, step: int) -> None:
-        """With its plan's changes and no others the blocks are as the core saw them: how many are unheard of?"""
-        last = self._last_planned
+        """With its plan's changes and no others the blocks are as the core saw them: how many are unheard of?
+
+        After any answer they are not: it gives back what was held for it.
+        """
+        last, self._last_planned = self._last_planned, None
         if last is not None and last.step == step:
             self._num_unheard_blocks = last.num_active_blocks - self.blocks.num_active

@@ -4,7 +4,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from vllm_obs.telemetry.block_map import BlockLevels, BlockMap
+from vllm_obs.telemetry.block_map import BlockMap
+from vllm_obs.telemetry.block_view import BlockLevels
 from vllm_obs.telemetry.invariants import Invariants
 from vllm_obs.telemetry.ledger_builder import LedgerBuilder
 from vllm_obs.telemetry.prefix_book import PrefixBook
@@ -58,6 +59,8 @@ class EngineState:
         self._laws = laws
         self._early: OrderedDict[int, list[WorkerStep | OutputsTaken]] = OrderedDict()
         self._levels_step = 0
+        self._free_at = 0
+        """When its only rank was through with the last step that it told of."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             EngineDescribed: self._describe,
             EngineStateChanged: self._change_state,
@@ -111,6 +114,8 @@ class EngineState:
             self._keep_early(record.step, record)
         elif record.received_at >= facts.planned.schedule_begun_at:
             facts.workers.append(record)
+            if self._num_ranks == 1:
+                facts.free_at, self._free_at = self._free_at, record.sampled_at
             self._close_if_whole(facts)
 
     def add_outputs(self, record: OutputsTaken) -> None:
@@ -149,6 +154,10 @@ class EngineState:
         """Ranks to a stage; 0 where there is one stage."""
         described = self.described
         return described.world_size // described.num_stages if described and described.num_stages > 1 else 0
+
+    @property
+    def _num_ranks(self) -> int:
+        return self.described.world_size if self.described is not None else 1
 
     def _describe(self, record: EngineDescribed) -> None:
         self.described = record
@@ -282,8 +291,7 @@ class EngineState:
                 self.add_outputs(record)
 
     def _close_if_whole(self, facts: StepFacts) -> None:
-        num_ranks = self.described.world_size if self.described is not None else 1
-        if facts.is_over and (len(facts.workers) >= num_ranks or not facts.planned.request_ids):
+        if facts.is_over and (len(facts.workers) >= self._num_ranks or not facts.planned.request_ids):
             self._close(facts)
 
     def _close(self, facts: StepFacts) -> None:

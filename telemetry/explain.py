@@ -16,6 +16,7 @@ MIN_SHARE = 0.10
 _REASONS = {
     "max_num_seqs": "waiting for a place among the running",
     "token_budget": "waiting for a share of the step's tokens",
+    "prefill_share": "waiting while those that decode go on",
     "kv_blocks": "waiting for KV blocks",
     "grammar": "waiting for its grammar",
     "lora_slots": "waiting for a LoRA slot",
@@ -171,7 +172,7 @@ def _wait_words(reason: str, ahead: Ahead | None) -> str:
     if (
         ahead is not None
         and ahead.total
-        and reason in ("kv_blocks", "max_num_seqs", "token_budget", "head_of_line")
+        and reason in ("kv_blocks", "max_num_seqs", "token_budget", "prefill_share", "head_of_line")
     ):
         return f"{words} behind {count(ahead.total, 'request')}"
     return words

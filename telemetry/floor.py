@@ -28,12 +28,15 @@ def work_of(planned: StepPlanned, described: EngineDescribed) -> Work:
     return Work(num_tokens, described.weight_bytes + num_read * max(1, described.kv_bytes_per_token))
 
 
-def worker_ns(workers: list[WorkerStep]) -> int:
-    """From the first rank's taking of the plan to the last rank's last token; 0 where no rank told."""
+def worker_ns(workers: list[WorkerStep], free_at: int = 0) -> int:
+    """From the first rank's taking of the plan to the last rank's last token; 0 where no rank told.
+
+    Of a step begun ahead from the moment `free_at` on, when its rank was through with the one before.
+    """
     if not workers:
         return 0
     if len(workers) == 1:
-        return workers[0].sampled_at - workers[0].received_at
+        return workers[0].sampled_at - max(workers[0].received_at, free_at)
     return max([worker.sampled_at for worker in workers]) - min([worker.received_at for worker in workers])
 
 

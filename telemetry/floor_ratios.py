@@ -3,7 +3,7 @@
 from typing import Any
 
 from vllm_obs.telemetry.ddsketch import DDSketch
-from vllm_obs.telemetry.floor import Floor, Work, work_of, worker_ns
+from vllm_obs.telemetry.floor import Floor, Work, work_of
 from vllm_obs.telemetry.metric_series import Histogram
 from vllm_obs.telemetry.metric_store import MetricStore
 from vllm_obs.telemetry.quantiles import MAX_ENGINES, Track
@@ -47,7 +47,7 @@ class FloorRatios(BaseView):
 
     def step_closed(self, step: StepFacts) -> None:
         """Learn from a step that answered, and hold it against what was learnt."""
-        num_ns = worker_ns(step.workers)
+        num_ns = step.worker_ns
         if step.answered is None or num_ns <= 0:
             return
         engine = self._engine(step.engine)

@@ -1,5 +1,6 @@
 """The inspector's page for people who open its address: every endpoint with what it says, and no script."""
 
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
@@ -21,14 +22,15 @@ def add_index(app: FastAPI) -> None:
 def index_page(document: Mapping[str, Any]) -> str:
     """The HTML of an OpenAPI document. What a GET without parameters in its path answers can be clicked."""
     title = escape(document["info"]["title"])
-    paragraphs = (escape(text) for text in document["info"].get("description", "").split("\n\n"))
+    paragraphs = (_words(text) for text in document["info"].get("description", "").split("\n\n"))
     rows = (_row(*endpoint) for endpoint in _endpoints(document))
     return "\n".join(
         [
             f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>',
             f"<h1>{title} {escape(document['info']['version'])}</h1>",
             *(f"<p>{paragraph}</p>" for paragraph in paragraphs),
-            '<p><a href="/openapi.json">/openapi.json</a> describes all parameters.</p>',
+            '<p><a href="/openapi.json">/openapi.json</a> describes all parameters. '
+            "<code>vllm-obs dashboard</code> shows all of it in pages.</p>",
             "<table>",
             *rows,
             "</table>\n</html>\n",
@@ -49,5 +51,10 @@ def _row(method: str, path: str, endpoint: Mapping[str, Any]) -> str:
     names = ", ".join(
         parameter["name"] for parameter in endpoint.get("parameters", ()) if parameter["in"] == "query"
     )
-    cells = (escape(method), shown, escape(endpoint.get("summary", "")), escape(names))
+    cells = (escape(method), shown, _words(endpoint.get("summary", "")), escape(names))
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _words(text: str) -> str:
+    """HTML of a text in which names stand in backticks."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))

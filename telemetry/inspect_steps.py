@@ -7,7 +7,6 @@ from typing import Any
 from vllm_obs.telemetry.binding_limit import binding_limit
 from vllm_obs.telemetry.eager_reasons import execution_of
 from vllm_obs.telemetry.engine_state import EngineState
-from vllm_obs.telemetry.floor import worker_ns
 from vllm_obs.telemetry.inspect_context import InspectError
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.step_history import StepFacts
@@ -114,7 +113,7 @@ def engine_of(state: RunState, label: str) -> EngineState:
 
 def floor_ratio(step: StepFacts) -> float | None:
     """The workers' time over the least that as much work was seen to take; None while that is not known."""
-    return worker_ns(step.workers) / (1e9 * step.floor_seconds) if step.floor_seconds else None
+    return step.worker_ns / (1e9 * step.floor_seconds) if step.floor_seconds else None
 
 
 def execution_of_step(step: StepFacts) -> str:

@@ -41,7 +41,7 @@ class LedgerBuilder:
         self.is_after_loss = False
         """Whether records were lost and none has come since."""
         self._awaited_stalls: dict[str, str] = {}
-        self._paused_at = 0
+        self._paused_at = self._planned_at = 0
         self._level: tuple[int, int] | None = None
 
     def taken(self, record: RequestTaken) -> None:
@@ -63,7 +63,7 @@ class LedgerBuilder:
 
     def planned(self, record: StepPlanned) -> None:
         """A step was planned: who runs, who comes back, who has to wait."""
-        at = record.schedule_ended_at
+        at = self._planned_at = record.schedule_ended_at
         self._end_loss(at)
         for request_id in record.preempted_ids:
             self._preempt(self._find(request_id, at), at)
@@ -144,10 +144,14 @@ class LedgerBuilder:
         self.roster.line.planned("paused", at)
 
     def resumed(self) -> None:
-        """Scheduling goes on. If no step was planned meanwhile, whoever ran was held up as well."""
-        if self._paused_at and self.over_at <= self._paused_at:
+        """Scheduling goes on. If no step was planned meanwhile, whoever ran was held up as well.
+
+        From the end of its last step on, which may have been under way, or may be yet.
+        """
+        if self._paused_at and self._planned_at <= self._paused_at:
             for ledger in self._running():
-                ledger.switch("stalled", max(self._paused_at, ledger.since), "paused")
+                if ledger.last_step <= self.answered_step:
+                    ledger.switch("stalled", max(self._paused_at, self.over_at, ledger.since), "paused")
         self._paused_at = 0
 
     def lost(self) -> None:

@@ -12,6 +12,8 @@ ARENA_BYTES = 64 * MIB
 """glibc's arenas begin at multiples of this, and no other mapping is put there but by chance."""
 OBJECT_ARENA_BYTES = MIB
 """Python takes memory for its objects in pieces of this size; neighbours become one area."""
+LARGE_BLOCK_BYTES = MIB
+"""Above malloc's threshold for mappings: 128 KiB at first, raised later, and this where a server has set it."""
 MAX_GUARD_BYTES = 64 * KIB
 """A thread's stack ends in so many bytes at most that nobody may touch."""
 MODEL_FILES = (".gguf", ".safetensors", ".bin")
@@ -72,8 +74,9 @@ def kinds_of(areas: Sequence[Area], objects: Sequence[int] = ()) -> list[str]:
     """What each area is: libraries, model_files, rings, queues, stacks, heap, or empty where nothing tells.
 
     Files tell by their name; memory of no file by its shape: a stack lies above a small guard, malloc's arenas
-    begin at multiples of 64 MiB or are the kernel's [heap], Python's are whole MiB. `objects` are addresses of
-    Python's objects, in order: what holds one is heap as well.
+    begin at multiples of 64 MiB or are the kernel's [heap], Python's are whole MiB, and a block that is too large
+    for an arena is an area of its own. `objects` are addresses of Python's objects, in order: what holds one is
+    heap as well.
     """
     kinds = [_kind(area, below) for area, below in zip(areas, [None, *areas], strict=False)]
     return [kind or _kind_by_objects(area, objects) for kind, area in zip(kinds, areas, strict=True)]
@@ -116,4 +119,5 @@ def _kind_by_shape(area: Area, below: Area | None) -> str:
         # The part of a library's data that begins as zeros, and what has been joined to it.
         if below.path.startswith("/") and "w" in below.permissions:
             return "heap"
-    return "heap" if area.num_bytes % OBJECT_ARENA_BYTES == 0 else ""
+    is_large_block = area.num_bytes >= LARGE_BLOCK_BYTES and area.permissions == "rw-p"
+    return "heap" if is_large_block or area.num_bytes % OBJECT_ARENA_BYTES == 0 else ""

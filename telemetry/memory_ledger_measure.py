@@ -82,13 +82,15 @@ def _own_bytes_of_libraries(areas: Sequence[Area], kinds: Sequence[str]) -> int:
 
 
 def _parts(found: Counter[str], holding: Holding, own_bytes: int) -> dict[str, int]:
+    """What imports and the tokenizer added may lie outside the heap too: large blocks have areas of their own."""
     heap = found["heap"]
-    imported = min(heap, max(0, holding.added.get("libraries", 0) - own_bytes))
-    tokenizer = min(heap - imported, holding.added.get("tokenizer", 0))
+    taken = heap + found[""]
+    imported = min(taken, max(0, holding.added.get("libraries", 0) - own_bytes))
+    tokenizer = min(taken - imported, holding.added.get("tokenizer", 0))
     sizes = {
         **found,
         "libraries": found["libraries"] + imported,
         "tokenizer": tokenizer,
-        "heap": heap - imported - tokenizer,
+        "heap": max(0, heap - imported - tokenizer),
     }
     return {part: sizes[part] for part in PARTS if sizes.get(part)}

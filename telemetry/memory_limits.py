@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path("/")
+MAX_KNOWN = 64
 NO_LIMIT = 1 << 60
 """Version 1 writes a little less than 2^63 where there is no limit."""
 
@@ -29,6 +30,8 @@ class MemoryReader:
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
+        self._known: dict[str, list[Path]] = {}
+        """Folders by membership: to look for them takes longer than to read what is in them."""
 
     def read(self, pid: int) -> MemoryLimits | None:
         """A live process's; None where it has no group that counts."""
@@ -53,8 +56,16 @@ class MemoryReader:
 
     def groups(self, pid: int) -> list[Path]:
         """The folders of a live process's memory groups that are mounted here, its own first."""
+        membership = self.membership(pid)
+        if membership not in self._known:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[membership] = self._find(membership)
+        return self._known[membership]
+
+    def _find(self, membership: str) -> list[Path]:
         found: list[Path] = []
-        for line in self.membership(pid).splitlines():
+        for line in membership.splitlines():
             _, controllers, path = [*line.split(":", 2), "", ""][:3]
             for mount in self._mounts(controllers):
                 group = mount / path.strip("/")

@@ -1,9 +1,13 @@
 """MemoryRoom: how much memory the server may use, and how much of it is in use, as an alert should count it."""
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 from vllm_obs.telemetry.memory_limits import NO_LIMIT, ROOT, MemoryReader, bytes_given_back, group_limit, group_use
+
+_SIZES = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+)", re.MULTILINE)
+"""Of the machine, in KiB."""
 
 
 class MemoryRoom(NamedTuple):
@@ -30,8 +34,8 @@ class MemoryRoomReader:
 
     def _machine(self) -> MemoryRoom:
         try:
-            lines = (self._root / "proc/meminfo").read_text().splitlines()
-            sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if len(line.split()) > 1}
+            found = _SIZES.findall((self._root / "proc/meminfo").read_text())
+            sizes = {name: int(size) * 1024 for name, size in found}
             return MemoryRoom(sizes["MemTotal"], sizes["MemTotal"] - sizes["MemAvailable"])
         except (OSError, ValueError, KeyError):
             return MemoryRoom(0, 0)

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from setproctitle import setproctitle
 
+from vllm_obs.telemetry.console import STDERR, ConsoleHandler
 from vllm_obs.telemetry.observer_config import ObserverConfig, ObserverConfigError
 from vllm_obs.telemetry.observer_pipe import FAILED, ObserverPipe, PipeError
 from vllm_obs.telemetry.stack_dump import register_stack_dump
@@ -61,7 +62,7 @@ def _fail(pipe: ObserverPipe, cause: str) -> NoReturn:
 
 def _configure_logging(title: str) -> None:
     """As all processes of the run log; `engine/log.py` is not this room's to use."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = ConsoleHandler(STDERR)
     handler.setFormatter(logging.Formatter(_FORMAT.format(title=title), datefmt="%H:%M:%S"))
     logging.getLogger().handlers[:] = [handler]
     logging.getLogger().setLevel(logging.WARNING)

@@ -48,8 +48,8 @@ class ObserverPipe:
             os.set_inheritable(fd, False)
         self._orders_fd = orders_fd
         self._status_fd = status_fd
-        self.is_ordered = False
-        """Whether the end was ordered; else, once `watch` has called, the owner is gone."""
+        self.is_owner_gone = False
+        """Known once `watch` has called; False too where the end was ordered."""
         self.envelope = _envelope(read_message(orders_fd))
 
     def say(self, kind: str, payload: Any = None) -> None:
@@ -76,7 +76,7 @@ class ObserverPipe:
             if message is None:
                 break
             kind = message[0]
-        self.is_ordered = kind == STOP
+        self.is_owner_gone = kind != STOP
         on_end()
 
 

@@ -24,6 +24,7 @@ from vllm_obs.telemetry.records import ProcessPhase, ProcessReady, ProcessStarte
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_reader import RingReader
 from vllm_obs.telemetry.ring_tail import RingTail
+from vllm_obs.telemetry.stack_answer import remove_pipes
 
 ROLE = "Observer"
 CHECKPOINT_NAME = "observer.checkpoint"
@@ -74,7 +75,7 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
     try:
         await service.run()
         if service.filer is not None:
-            service.filer.finish(is_owner_gone=not pipe.is_ordered)
+            service.filer.finish(is_owner_gone=pipe.is_owner_gone)
     finally:
         recorder.doing(Activity.STOPPING)
         telling.cancel()
@@ -82,6 +83,8 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
         # Side by side: the owner waits for three seconds in all.
         await asyncio.gather(server.stop(), service.close())
         (config.run_dir / SOCKET_NAME).unlink(missing_ok=True)
+        if pipe.is_owner_gone:
+            remove_pipes(config.run_dir)
         recorder.close()
 
 

@@ -94,7 +94,6 @@ EagerReason = Literal[
     "no_gpu",
     "enforce_eager",
     "attention_backend",
-    "several_ranks",
     "capture_failed",
     "prompt_tokens",
     "batch_size",
@@ -104,6 +103,7 @@ EagerReason = Literal[
 WaitReason = Literal[
     "max_num_seqs",
     "token_budget",
+    "prefill_share",
     "kv_blocks",
     "grammar",
     "lora_slots",

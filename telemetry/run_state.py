@@ -31,10 +31,8 @@ from vllm_obs.telemetry.run_snapshot import RunSnapshot, read_run_snapshot, rest
 from vllm_obs.telemetry.sequence_book import SequenceBook
 from vllm_obs.telemetry.stages import Interval
 from vllm_obs.telemetry.step_history import StepHistory
-from vllm_obs.telemetry.view import BaseView, Fact, RecordsLost, Source, SourceGone, View
+from vllm_obs.telemetry.view import Fact, RecordsLost, Source, SourceGone, View
 from vllm_obs.telemetry.view_fan import ViewFan
-
-__all__ = ["BaseView", "Fact", "RecordsLost", "RunState", "Source", "SourceGone", "View"]
 
 MAX_HTTP_REQUESTS = 10_000
 MAX_PAST_ENGINES = 2

@@ -64,6 +64,14 @@ class StackAnswer:
                 _logger.warning("the stacks of this process could not be written: %s", type(error).__name__)
 
 
+def remove_pipes(run_dir: Path) -> None:
+    """Take away the pipes of processes that were killed: whoever opened one to read would wait for ever."""
+    for path in run_dir.glob(f"*{ASK_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            if path.is_fifo():
+                path.unlink()
+
+
 def stacks_text() -> str:
     """The stacks of all threads but the caller's, each from its innermost call, as faulthandler writes them.
 

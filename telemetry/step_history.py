@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
+from vllm_obs.telemetry.floor import worker_ns
 from vllm_obs.telemetry.records import OutputsTaken, StepAnswered, StepFailed, StepPlanned, WorkerStep
 
 MAX_STEPS = 10_000
@@ -37,8 +38,9 @@ class StepFacts:
     """One step of one engine. `answered` and `failed` are None while it runs, and both stay so if it had no rows.
 
     `workers` holds a record for each rank, `outputs` one for each API server; they may come after the answer.
-    Ranks are counted stage by stage, `num_shards` to a stage; 0 where all are in one. Views set `limit`, its
-    binding limit, and `floor_seconds`, the least time its work was ever seen to take, when it is closed.
+    Ranks are counted stage by stage, `num_shards` to a stage; 0 where all are in one. An only rank was through
+    with the step before at `free_at`, which may be after it took this one. Views set `limit`, its binding limit,
+    and `floor_seconds`, the least time its work was ever seen to take, when it is closed.
     """
 
     engine: str
@@ -51,6 +53,7 @@ class StepFacts:
     limit: str = ""
     floor_seconds: float | None = None
     num_shards: int = 0
+    free_at: int = 0
 
     @property
     def step(self) -> int:
@@ -66,6 +69,11 @@ class StepFacts:
         for worker in self.workers:
             found.setdefault(worker.rank // self.num_shards, []).append(worker)
         return [found[stage] for stage in sorted(found)]
+
+    @property
+    def worker_ns(self) -> int:
+        """How long its ranks were at it and at nothing before it."""
+        return worker_ns(self.workers, self.free_at)
 
     @property
     def is_over(self) -> bool:

@@ -73,9 +73,11 @@ def draw(facts: TimelineFacts) -> Drawing:
     arrows: list[Arrow] = []
     shown = [step for step in facts.steps if _ends(step) >= facts.begin and _begins(step) <= facts.end]
     lanes = _Lanes()
-    placed = {(step.engine, step.step): (step, lanes.of(step)) for step in sorted(shown, key=_begins)}
+    placed = {(step.engine, step.step): (step, _step_track(step, lanes)) for step in sorted(shown, key=_begins)}
     for step, track in placed.values():
         slices += _step_slices(step, track)
+        for worker in step.workers:
+            slices += _worker_slices(worker, _rank_track(worker, step.engine, lanes))
         arrows += _output_arrows(step, track)
     for ledger in facts.ledgers:
         slices += _request_slices(ledger, facts.end)
@@ -127,17 +129,27 @@ def _ends(step: StepFacts) -> int:
 
 
 class _Lanes:
-    """Tracks of steps: on one no two overlap, so steps in flight together have one each."""
+    """Tracks on which no two steps overlap, so those in flight together have one each."""
 
     def __init__(self) -> None:
-        self._ends: dict[str, list[int]] = {}
+        self._ends: dict[Track, list[int]] = {}
 
-    def of(self, step: StepFacts) -> Track:
-        """The first of the engine's that is free when the step begins; steps must come in that order."""
-        ends = self._ends.setdefault(step.engine, [])
-        lane = next((lane for lane, end in enumerate(ends) if end <= _begins(step)), len(ends))
-        ends[lane : lane + 1] = [_ends(step)]
-        return Track(f"EngineCore_DP{step.engine}", f"steps {lane + 1}" if lane else "steps")
+    def of(self, track: Track, begun_at: int, ended_at: int) -> Track:
+        """That track, or the first beside it that is free at its beginning; steps must come in that order."""
+        ends = self._ends.setdefault(track, [])
+        lane = next((lane for lane, end in enumerate(ends) if end <= begun_at), len(ends))
+        ends[lane : lane + 1] = [ended_at]
+        return track._replace(thread=f"{track.thread} {lane + 1}") if lane else track
+
+
+def _step_track(step: StepFacts, lanes: _Lanes) -> Track:
+    return lanes.of(Track(f"EngineCore_DP{step.engine}", "steps"), _begins(step), _ends(step))
+
+
+def _rank_track(worker: WorkerStep, engine: str, lanes: _Lanes) -> Track:
+    """A rank begins a step before it ends the last one where its device is given work ahead."""
+    track = Track(f"EngineCore_DP{engine}", f"rank {worker.rank}")
+    return lanes.of(track, worker.received_at, worker.sampled_at or worker.forwarded_at)
 
 
 def _api_track(outputs: OutputsTaken) -> Track:
@@ -159,15 +171,12 @@ def _step_slices(step: StepFacts, track: Track) -> Iterator[Slice]:
         yield Slice(track, "sample", answered.executed_at, answered.sampled_at, {})
         yield Slice(track, "update", answered.sampled_at, answered.updated_at, {})
     yield Slice(track, "schedule", planned.schedule_begun_at, planned.schedule_ended_at, counts)
-    for worker in step.workers:
-        yield from _worker_slices(worker, step.engine)
     for outputs in step.outputs:
         facts = {"step": outputs.step, "num_sequences": outputs.num_sequences}
         yield Slice(_api_track(outputs), "outputs", outputs.taken_at, outputs.processed_at, facts)
 
 
-def _worker_slices(worker: WorkerStep, engine: str) -> Iterator[Slice]:
-    track = Track(f"EngineCore_DP{engine}", f"rank {worker.rank}")
+def _worker_slices(worker: WorkerStep, track: Track) -> Iterator[Slice]:
     facts = {"step": worker.step, "num_tokens": worker.num_tokens, "num_rows": worker.num_rows}
     yield Slice(track, "prepare", worker.received_at, worker.prepared_at, facts)
     yield Slice(track, "forward", worker.prepared_at, worker.forwarded_at, facts)
@@ -189,9 +198,14 @@ def _request_arrows(ledger: SequenceLedger, placed: Placed) -> Iterator[Arrow]:
     if first is not None:
         step, core = first
         yield Arrow("scheduled", track, ledger.taken_at, core, step.planned.schedule_ended_at)
-    last = placed.get((ledger.engine, ledger.last_step))
-    if last is not None and last[0].answered is not None and ledger.ended is not None:
-        yield Arrow("ended", last[1], last[0].answered.sampled_at, track, ledger.ended.ended_at)
+    if ledger.ended is None:
+        return
+    for number in (ledger.last_step, ledger.last_step - 1):  # the last may have been begun ahead, for nothing
+        last = placed.get((ledger.engine, number))
+        answered = last[0].answered if last is not None else None
+        if last is not None and answered is not None and answered.sampled_at <= ledger.ended.ended_at:
+            yield Arrow("ended", last[1], answered.sampled_at, track, ledger.ended.ended_at)
+            return
 
 
 def _output_arrows(step: StepFacts, track: Track) -> Iterator[Arrow]:

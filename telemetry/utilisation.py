@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from vllm_obs.telemetry.floor import work_of, worker_ns
+from vllm_obs.telemetry.floor import work_of
 from vllm_obs.telemetry.quantiles import MAX_ENGINES
 from vllm_obs.telemetry.records import EngineDescribed, Record, WorkerLimits
 from vllm_obs.telemetry.step_history import StepFacts
@@ -116,7 +116,7 @@ class Utilisation(BaseView):
 
     def step_closed(self, step: StepFacts) -> None:
         """Count a step that answered, of which every rank told."""
-        described, num_ns = self._described(step.engine), worker_ns(step.workers)
+        described, num_ns = self._described(step.engine), step.worker_ns
         if step.answered is None or described is None or num_ns <= 0 or len(step.workers) < described.world_size:
             return
         engine = self._engine(step.engine)
@@ -162,14 +162,17 @@ class Utilisation(BaseView):
 def _work(step: StepFacts, described: EngineDescribed, num_ns: int) -> WorkSum:
     num_tokens, num_bytes = work_of(step.planned, described)
     last = slowest_way(step.stages)
+    received_at, prepared_at, forwarded_at, sample_begun_at, sampled_at = (
+        max(moment, step.free_at) for moment in last[2:7]
+    )
     return WorkSum(
         num_steps=1,
         num_tokens=num_tokens,
         num_flops=num_tokens * described.flops_per_token,
         num_bytes=num_bytes,
         worker_ns=num_ns,
-        prepare_ns=last.prepared_at - last.received_at,
-        forward_ns=last.forwarded_at - last.prepared_at,
-        wait_ns=last.sample_begun_at - last.forwarded_at,
-        sample_ns=last.sampled_at - last.sample_begun_at,
+        prepare_ns=prepared_at - received_at,
+        forward_ns=forwarded_at - prepared_at,
+        wait_ns=sample_begun_at - forwarded_at,
+        sample_ns=sampled_at - sample_begun_at,
     )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from vllm_obs.telemetry.binding_limit import BEFORE_BLOCKS
 from vllm_obs.telemetry.engine_state import EngineState
-from vllm_obs.telemetry.floor import work_of, worker_ns
+from vllm_obs.telemetry.floor import work_of
 from vllm_obs.telemetry.floor_ratios import FloorRatios
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.metric_store import MetricStore
@@ -113,7 +113,7 @@ class Verdict(BaseView):
         engine = self._engine(step.engine)
         described, expected_ns = engine.tally.described, None
         # What its like take is asked only of a step that may have stood still.
-        if described is not None and worker_ns(step.workers) > STALL_NS:
+        if described is not None and step.worker_ns > STALL_NS:
             expected_ns = self._floors.expected_ns(step.engine, work_of(step.planned, described))
         begun_at = engine.tally.begun_at(step)
         sums = engine.tally.add(step, expected_ns)

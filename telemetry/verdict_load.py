@@ -1,7 +1,7 @@
 """Findings of load: the limits that keep requests waiting, and long prompts that keep others' tokens waiting."""
 
 from vllm_obs.telemetry.verdict_capacity import BLOCKS, SEQS, TOKENS, Capacity, percent, round_down
-from vllm_obs.telemetry.verdict_tally import during
+from vllm_obs.telemetry.verdict_tally import LIMIT, during
 from vllm_obs.telemetry.verdict_window import NS, Finding, WindowFacts
 
 MIN_KV_SHARE = 0.15
@@ -99,8 +99,14 @@ def token_budget(facts: WindowFacts) -> Finding | None:
     if share < max(MIN_BUDGET_SHARE, MIN_BUDGET_SHARE_UNSHORT * unshort):
         return None
     capacity = Capacity(facts, "budget_ns")
+    full, raising = (
+        "are full",
+        f"raise --max-num-batched-tokens from {capacity.budget} to about {2 * capacity.budget}",
+    )
+    if facts.sums[f"{LIMIT}prefill_share"] > facts.sums[f"{LIMIT}token_budget"]:
+        full, raising = "have their share of prompt tokens", "raise --max-num-mixed-prefill-tokens"
     says = (
-        f"Steps are full {percent(share)} of the time: then {capacity.tokens_per_step:.0f} of "
+        f"Steps {full} {percent(share)} of the time: then {capacity.tokens_per_step:.0f} of "
         f"{capacity.budget} tokens are computed on average, and {capacity.num_waiting:.1f} requests wait."
     )
     return Finding(
@@ -112,11 +118,7 @@ def token_budget(facts: WindowFacts) -> Finding | None:
             "step_ms_mean": facts.mean_ms("budget_ns", during("steps", "budget_ns")),
             **capacity.evidence(),
         },
-        (
-            f"raise --max-num-batched-tokens from {capacity.budget} to about {2 * capacity.budget}, "
-            "if steps may take longer",
-            "another engine",
-        ),
+        (f"{raising}, if steps may take longer", "another engine"),
         capacity.useless(BLOCKS, SEQS),
     )
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vllm_obs.telemetry.binding_limit import PREEMPTION, binding_limit
-from vllm_obs.telemetry.floor import worker_ns
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.records import EngineDescribed, StepPlanned, WorkerStep
 from vllm_obs.telemetry.step_history import StepFacts
@@ -115,7 +114,7 @@ class StepTally:
         begun_at = self.begun_at(step)
         num_ns = max(0, step.over_at - begun_at)
         self._over_at = max(self._over_at, step.over_at)
-        lag, taken_ns = step_lag(step), worker_ns(step.workers)
+        lag, taken_ns = step_lag(step), step.worker_ns
         lost_ns = 0
         if taken_ns > STALL_NS:
             lost_ns = min(num_ns, self._lost_ns(step, taken_ns, lag, expected_ns))
@@ -171,7 +170,7 @@ class StepTally:
         if rows.num_recomputed_tokens or "preempted_wait_ns" in sums:
             sums["storm_ns"] = used_ns
         is_long = 2 * rows.num_long_tokens > num_tokens
-        if step.limit == "token_budget" and (planned.num_waiting or planned.left_out_ids):
+        if step.limit in ("token_budget", "prefill_share") and (planned.num_waiting or planned.left_out_ids):
             # A full step's time belongs to very long prompts and to the others by their tokens.
             sums["budget_ns"] = used_ns * (1 - rows.num_long_tokens / num_tokens)
         if is_long:

@@ -9,7 +9,7 @@ WAIT_REASONS: Final[tuple[str, ...]] = get_args(WaitReason)
 UNKNOWN_REASON = "other"
 """What a reason that a newer engine wrote is called here."""
 
-_SHARED = frozenset({"max_num_seqs", "token_budget", "paused"})
+_SHARED = frozenset({"max_num_seqs", "token_budget", "prefill_share", "paused"})
 
 
 def known_reason(reason: str) -> str:

@@ -11,11 +11,12 @@ from typing import NamedTuple
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.process_reader import ProcessReader
+from vllm_obs.telemetry.process_roles import API_SERVER, LAUNCHER
 from vllm_obs.telemetry.records import Record, StallBegun, StallEnded
 from vllm_obs.telemetry.stack_archive import StackArchive
 from vllm_obs.telemetry.stacks import take_stacks
 from vllm_obs.telemetry.watchdog_culprit import Culprit, culprit_of, says, server_culprit, work_in_words
-from vllm_obs.telemetry.watchdog_headers import API_SERVER, LAUNCHER, RunHeaders, engines_of
+from vllm_obs.telemetry.watchdog_headers import RunHeaders, engines_of
 from vllm_obs.telemetry.watchdog_log import StallLog
 from vllm_obs.telemetry.watchdog_resume import still_lasts
 from vllm_obs.telemetry.watchdog_rule import EngineLook, ProcessLook, State, Track, Work, judge, judge_server

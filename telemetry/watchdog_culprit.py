@@ -61,7 +61,7 @@ def server_culprit(look: ProcessLook, state_of: StateOf) -> Culprit:
     """An API server or a launcher whose event loop stands still."""
     letter = _state(look, state_of)
     words = _KERNEL_WORDS.get(letter, "is held up in one piece of work")
-    return Culprit(look, letter, f"{words}; its event loop does not go round")
+    return Culprit(look, letter, f"{words}, and answers nobody")
 
 
 def says(who: str, culprit: Culprit) -> str:
@@ -107,7 +107,7 @@ def _core_does(look: EngineLook, track: Track, work: Work) -> str:
             return "does not take what was sent to it, waiting for messages"
         return "waits for messages though it has sequences to run"
     if core.heartbeat_at > track.moved_at:
-        return f"goes round and runs nothing, {_is_doing(core)}"
+        return f"takes messages and runs nothing, {_is_doing(core)}"
     return f"does not get on, {_is_doing(core)}"
 
 

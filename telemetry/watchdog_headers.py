@@ -6,9 +6,7 @@ from pathlib import Path
 
 from vllm_obs.telemetry.open_rings import OpenRings
 from vllm_obs.telemetry.process_roles import (
-    API_SERVER,
     CORE,
-    LAUNCHER,
     WORKER,
     engine_of_role,
     parse_role,
@@ -17,8 +15,6 @@ from vllm_obs.telemetry.process_roles import (
 from vllm_obs.telemetry.ring import RingError
 from vllm_obs.telemetry.ring_reader import RingReader
 from vllm_obs.telemetry.watchdog_rule import EngineLook, ProcessLook
-
-__all__ = ["API_SERVER", "CORE", "LAUNCHER", "WORKER", "RunHeaders", "engines_of"]
 
 
 class RunHeaders:

@@ -43,6 +43,7 @@ HEAVY = ("torch", "transformers", "triton", "prometheus_client", "opentelemetry.
 
 SERVING_TELEMETRY = {
     "activity",
+    "console",
     "flight_recorder",
     "memory_limits",
     "memory_room",

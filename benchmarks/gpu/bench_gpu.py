@@ -7,94 +7,107 @@
 best (a large copy, a large bf16 product); (c) tokens a second of models in the shapes of Llama 3 8B and Qwen3 0.6B
 with random weights, at batch 1, 32 and 256, with CUDA graphs and without, beside the least time for their bytes;
 (d) tokens a second with telemetry over without. Parts are cut short rather than overrun, and what was cut is said.
-Exits with 1 when a kernel is wrong, 78 without a GPU. `vllm-obs autotune` before it, if at all.
+What fails is said too, and the rest goes on: all of it runs in other processes, so that neither an error of the
+device nor a kernel that never ends takes more with it than itself. The files are written after each part.
+Exits with 1 when a kernel is wrong or something failed, 78 without a GPU. `vllm-obs autotune` goes before it.
 """
 
 import argparse
-import math
-import os
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gpu_budget import Budget
-    from gpu_card import Card
+from gpu_budget import Budget, Part
+from gpu_ceilings import UNKNOWN, Ceilings
+from gpu_kernels import PARTS as KERNEL_PARTS
+from gpu_kernels import measure_kernels
+from gpu_report import write_report
+from gpu_telemetry import measure_telemetry
+from gpu_throughput import measure_throughput
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 480.0
-SHARES = {"ceilings": 15.0, "checks": 90.0, "speeds": 75.0, "throughput": 200.0, "telemetry": 100.0}
+SHARES = {"ceilings": 20.0, "checks": 80.0, "speeds": 60.0, "throughput": 190.0, "telemetry": 130.0}
 """Parts in order, and seconds of each where there are SECONDS in all."""
+REPORT_SECONDS = 2.0
 EXIT_WRONG, EXIT_NO_GPU = 1, 78
 
 
 def main() -> int:
     """Run the parts, write the files."""
     options = _options()
-    sys.path.append(str(ROOT / "tests/support"))
-    if options.dry_run:
-        os.environ["TRITON_INTERPRET"] = "1"  # before Triton's kernels are imported, here and in children
-    card = _card(options.dry_run)
-    if card is None:
+    if not options.dry_run and not _has_gpu():
+        print("bench-gpu: there is no GPU; --dry-run runs it on tiny sizes without one", file=sys.stderr)
         return EXIT_NO_GPU
-    from gpu_budget import Budget
-    from gpu_report import write_report
-
     chosen = {name: share for name, share in SHARES.items() if name in (*options.parts, "ceilings")}
-    budget = Budget(options.seconds, chosen, say=_say)
+    bench = Bench(Budget(max(0.0, options.seconds - REPORT_SECONDS), chosen, say=_say), options)
     with tempfile.TemporaryDirectory(prefix="vllm-obs-bench-gpu-") as directory:
-        found = {"about": card.facts(), **_run_parts(card, budget, Path(directory))}
-    found |= {"cuts": budget.cuts, "seconds": budget.used_seconds, "budget_seconds": options.seconds}
-    files = write_report(options.output, found)
+        files = bench.run(Path(directory))
     print(files[1].read_text())
     print(f"{files[0]} and {files[1].name} are written.")
-    return EXIT_WRONG if any(not row["is_right"] for row in found.get("checks", [])) else 0
+    return exit_code(bench.found)
 
 
-def _run_parts(card: "Card", budget: "Budget", directory: Path) -> dict[str, Any]:
-    # Only now: it is decided whether kernels are interpreted.
-    from gpu_card import Ceilings, measure_ceilings
-    from gpu_checks import run_checks
-    from gpu_speeds import measure_speeds
-    from gpu_telemetry import measure_telemetry
-    from gpu_throughput import measure_throughput
+def exit_code(found: dict[str, Any]) -> int:
+    """Of the command: nothing may be wrong, and nothing may have failed."""
+    is_wrong = any(not row["is_right"] for row in found.get("checks", []))
+    return EXIT_WRONG if is_wrong or found["failures"] else 0
 
-    found: dict[str, Any] = {}
-    ceilings = Ceilings(math.inf, math.inf)
-    parts: dict[str, Callable[[Any], Any]] = {
-        "ceilings": lambda part: measure_ceilings(card, part),
-        "checks": lambda part: run_checks(card, part),
-        "speeds": lambda part: measure_speeds(card, ceilings, part),
-        "throughput": lambda part: measure_throughput(card, ceilings, part, directory),
-        "telemetry": lambda part: measure_telemetry(card, part, directory),
-    }
-    for name in budget.shares:
-        part = budget.part(name)
-        _say(f"{name}: {part.left_seconds:.0f} s")
+
+class Bench:
+    """The parts one after another; `found` is all that is known so far."""
+
+    def __init__(self, budget: Budget, options: argparse.Namespace) -> None:
+        self._budget = budget
+        self._options = options
+        self.found: dict[str, Any] = {"about": {"is_dry_run": options.dry_run}}
+
+    def run(self, directory: Path) -> tuple[Path, Path]:
+        """All parts; the files."""
+        self._kernels()
+        is_dry = self._options.dry_run
+        self._part("throughput", lambda part: measure_throughput(self._ceilings(), part, directory, is_dry=is_dry))
+        self._part("telemetry", lambda part: measure_telemetry(part, directory, is_dry=is_dry))
+        return self._written()
+
+    def _kernels(self) -> None:
+        """The parts that one process does in turn."""
+        parts = {name: self._budget.part(name) for name in KERNEL_PARTS if name in self._budget.shares}
+        last = list(parts)[-1]
+        found = self._tried(parts[last], lambda _: measure_kernels(parts, is_dry=self._options.dry_run))
+        self.found |= found or {}
+        self._written()
+
+    def _part(self, name: str, measure: Callable[[Part], Any]) -> None:
+        if name in self._budget.shares:
+            self.found[name] = self._tried(self._budget.part(name), measure)
+            self._written()
+
+    def _tried(self, part: Part, measure: Callable[[Part], Any]) -> Any:
+        _say(f"{part.name}: {part.left_seconds:.0f} s")
         try:
-            found[name] = parts[name](part)
+            return measure(part)
         except Exception as error:  # the other parts may succeed, and a borrowed GPU is gone soon
-            part.cut(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-        if isinstance(made := found.get(name), Ceilings):
-            ceilings, found[name] = made, made.plain()
-    return found
+            part.fail(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+            return None
+
+    def _ceilings(self) -> Ceilings:
+        measured = self.found.get("ceilings")
+        return Ceilings(**measured) if measured else UNKNOWN
+
+    def _written(self) -> tuple[Path, Path]:
+        """What there is so far, for the machine may be gone before the end."""
+        budget = self._budget
+        self.found |= {"failures": budget.failures, "cuts": budget.cuts, "seconds": budget.used_seconds}
+        self.found["budget_seconds"] = self._options.seconds
+        return write_report(self._options.output, self.found)
 
 
-def _card(is_dry: bool) -> "Card | None":
-    if is_dry:
-        from gpu_card import Card
-
-        return Card.dry()
+def _has_gpu() -> bool:
     import torch
 
-    if not torch.cuda.is_available():
-        print("bench-gpu: there is no GPU; --dry-run runs it on tiny sizes without one", file=sys.stderr)
-        return None
-    from gpu_card import Card
-
-    return Card.current()
+    return bool(torch.cuda.is_available())
 
 
 def _say(words: str) -> None:

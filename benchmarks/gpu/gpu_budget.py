@@ -11,7 +11,7 @@ Say = Callable[[str], object]
 class Budget:
     """`seconds` for parts with these shares, in this order; what a part does not use is the next one's.
 
-    `cuts` says what was left out, in words.
+    `cuts` says what was left out for want of time, `failures` what went wrong, in words.
     """
 
     seconds: float
@@ -19,6 +19,7 @@ class Budget:
     clock: Callable[[], float] = time.monotonic
     say: Say = print
     cuts: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
     begun_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -56,6 +57,14 @@ class Part:
 
     def cut(self, what: str) -> None:
         """Say that something was left out for want of time."""
+        self._note(self.budget.cuts, "CUT SHORT", what)
+
+    def fail(self, what: str) -> None:
+        """Say that something went wrong; the other parts go on."""
+        self._note(self.budget.failures, "FAILED", what)
+
+    def _note(self, notes: list[str], word: str, what: str) -> None:
         words = f"{self.name}: {what}"
-        self.budget.cuts.append(words)
-        self.budget.say(f"CUT SHORT {words}")
+        if words not in notes:
+            notes.append(words)
+            self.budget.say(f"{word} {words}")

@@ -2,12 +2,13 @@
 
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
-from gpu_budget import Part
+from gpu_ceilings import Ceilings
 
 from vllm_obs.engine.kernels.triton.configs import Configs, configs_for, configs_of_card
 from vllm_obs.engine.kernels.triton.device_timer import DeviceTimer, HostTimer, Timer
@@ -16,7 +17,7 @@ from vllm_obs.telemetry.device_nvml import open_nvml
 COPY_BYTES = 1 << 30
 MATMUL_SIZE = 8192
 NUM_RUNS = 15
-DRY_COPY_BYTES, DRY_MATMUL_SIZE, DRY_RUNS = 1 << 20, 64, 2
+DRY_COPY_BYTES, DRY_MATMUL_SIZE, DRY_RUNS = 1 << 20, 64, 1
 
 
 @dataclass(frozen=True)
@@ -60,46 +61,31 @@ class Card:
             "is_dry_run": self.is_dry,
         }
 
-    @property
-    def num_runs(self) -> int:
-        """Of which the median is taken."""
-        return DRY_RUNS if self.is_dry else NUM_RUNS
+    def median_seconds(self, run: Callable[[], object]) -> float:
+        """Of some runs after one that is not counted."""
+        self.timer.seconds(run)
+        return statistics.median(self.timer.seconds(run) for _ in range(DRY_RUNS if self.is_dry else NUM_RUNS))
+
+    def is_lost(self) -> bool:
+        """Whether no further work can be queued from this process: an error of the device stays."""
+        if self.is_dry:
+            return False
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return True
+        return False
 
 
-@dataclass(frozen=True)
-class Ceilings:
-    """What the card was seen to do at best: bytes copied (read and written), and operations of a bf16 product."""
-
-    bytes_per_second: float
-    flops_per_second: float
-
-    def floor_seconds(self, num_bytes: int, num_flops: int = 0) -> float:
-        """The least time for so much work."""
-        return max(num_bytes / self.bytes_per_second, num_flops / self.flops_per_second)
-
-    def plain(self) -> dict[str, float]:
-        """For the file."""
-        return asdict(self)
-
-
-def measure_ceilings(card: Card, part: Part) -> Ceilings:
+def measure_ceilings(card: Card) -> Ceilings:
     """A large copy and a large matrix product."""
     num_bytes, size = (DRY_COPY_BYTES, DRY_MATMUL_SIZE) if card.is_dry else (COPY_BYTES, MATMUL_SIZE)
     source = torch.empty(num_bytes, dtype=torch.uint8, device=card.device)
     target = torch.empty_like(source)
-    copied = median_seconds(card, part, lambda: target.copy_(source))
+    copied = card.median_seconds(lambda: target.copy_(source))
     left, right = (torch.randn(size, size, device=card.device, dtype=torch.bfloat16) for _ in range(2))
-    multiplied = median_seconds(card, part, lambda: torch.mm(left, right))
+    multiplied = card.median_seconds(lambda: torch.mm(left, right))
     return Ceilings(2 * num_bytes / copied, 2 * size**3 / multiplied)
-
-
-def median_seconds(card: Card, part: Part, run: Any) -> float:
-    """Of some runs after one that is not counted; fewer of them where the time is short, but never none."""
-    card.timer.seconds(run)
-    times = [card.timer.seconds(run)]
-    while len(times) < card.num_runs and part.has_time():
-        times.append(card.timer.seconds(run))
-    return statistics.median(times)
 
 
 def _driver() -> str:

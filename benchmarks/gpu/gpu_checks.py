@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import torch
 from gpu_attention_checks import attention_checks
-from gpu_budget import Part
 from gpu_card import Card
 from gpu_layer_checks import layer_checks
 from gpu_sampling_checks import sampling_checks
@@ -18,29 +17,19 @@ class Check(NamedTuple):
     allowed: float
     run: Callable[[], float]
 
+    def row(self) -> dict[str, Any]:
+        """What came of it; what does not run at all is a failure with its cause."""
+        torch.manual_seed(0)
+        row: dict[str, Any] = {"check": self.name, "allowed": self.allowed, "difference": None, "error": ""}
+        try:
+            row["difference"] = self.run()
+        except Exception as error:  # whatever the compiler or the driver has to say
+            row["error"] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        row["is_right"] = row["difference"] is not None and row["difference"] <= self.allowed
+        return row
 
-def run_checks(card: Card, part: Part) -> list[dict[str, Any]]:
-    """A row for each; what does not run at all is a failure with its cause."""
-    rows = []
-    for check in _checks(card):
-        if part.has_time():
-            rows.append(_row(check))
-        else:
-            part.cut(check.name)
-    return rows
 
-
-def _checks(card: Card) -> Iterator[Check]:
+def checks_of(card: Card) -> Iterator[Check]:
+    """All of them, always in the same order."""
     for name, allowed, run in (*attention_checks(card), *layer_checks(card), *sampling_checks(card)):
         yield Check(name, allowed, run)
-
-
-def _row(check: Check) -> dict[str, Any]:
-    torch.manual_seed(0)
-    row: dict[str, Any] = {"check": check.name, "allowed": check.allowed, "difference": None, "error": ""}
-    try:
-        row["difference"] = check.run()
-    except Exception as error:  # whatever the compiler or the driver has to say
-        row["error"] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    row["is_right"] = row["difference"] is not None and row["difference"] <= check.allowed
-    return row

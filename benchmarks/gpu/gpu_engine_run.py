@@ -1,4 +1,4 @@
-"""One model in this process: decoding at several batch sizes, eagerly and with graphs; a line of JSON each.
+"""One model in this process: decoding at several batch sizes, with graphs and eagerly; a line of JSON each.
 
 It is run by `gpu_throughput.py` as `python gpu_engine_run.py JSON`.
 """
@@ -24,13 +24,21 @@ LEAST_ID = 3
 NUM_IDLE = 8
 """Steps without a word after which nothing is under way any more."""
 MAX_SILENT = 1000
+CACHE_BLOCK = 16
+SHARE_OF_FREE = 0.9
+STEP_BYTES = 3 << 30
+"""Of activations, of logits (sorted once to see what a step takes) and of graphs."""
 
 
 class Order(NamedTuple):
-    """What to run. `seconds` is of one batch size in one mode; nothing begins after `deadline` (monotonic s)."""
+    """What to run, in these modes (graphs, eager).
+
+    `seconds` is of one batch size in one mode; nothing begins after `deadline` (monotonic s).
+    """
 
     model: str
     device: str
+    modes: list[str]
     batches: list[int]
     input_len: int
     most_output_len: int
@@ -39,35 +47,66 @@ class Order(NamedTuple):
 
 
 def main() -> None:
-    """Print a line a measurement, as soon as there is one."""
+    """Print a line for each mode that begins, and for each measurement as soon as there is one."""
     order = Order(**json.loads(sys.argv[1]))
-    for is_eager in (True, False):
-        begun = time.monotonic()
-        client = InprocClient(_config(order, is_eager))
-        loaded = {"mode": "eager" if is_eager else "graphs", "load_seconds": time.monotonic() - begun}
-        for batch in order.batches:
-            if time.monotonic() < order.deadline:
-                measured = Decoding(client, order, batch).measured()
-                print(json.dumps({**loaded, "batch": batch, **measured}), flush=True)
-        client.shutdown()
-        del client
-        gc.collect()
-        torch.cuda.empty_cache()  # nothing where there is no GPU
+    for mode in order.modes:
+        if time.monotonic() < order.deadline:
+            say({"begun": mode})
+            _run_mode(order, mode)
+        else:
+            say({"mode": mode, "batch": "any", "left_out": "its time was up"})
 
 
-def _config(order: Order, is_eager: bool) -> VllmConfig:
-    """One step takes every prompt; of the cache there is as much as the largest batch fills."""
-    most, length = max(order.batches), order.input_len + order.most_output_len
+def say(line: dict[str, Any]) -> None:
+    """One object a line."""
+    print(json.dumps(line), flush=True)
+
+
+def _run_mode(order: Order, mode: str) -> None:
+    batches = _batches_with_room(order)
+    for batch in order.batches:
+        if batch not in batches:
+            say({"mode": mode, "batch": batch, "left_out": "the GPU has no memory for its keys and values"})
+    if not batches:
+        return
+    begun = time.monotonic()
+    client = InprocClient(_config(order, batches, is_eager=mode == "eager"))
+    loaded = {"mode": mode, "load_seconds": time.monotonic() - begun}
+    for batch in batches:
+        if time.monotonic() < order.deadline:
+            say({**loaded, "batch": batch, **Decoding(client, order, batch).measured()})
+        else:
+            say({"mode": mode, "batch": batch, "left_out": "its time was up"})
+    client.shutdown()
+    del client
+    gc.collect()
+    torch.cuda.empty_cache()  # nothing where there is no GPU
+
+
+def _batches_with_room(order: Order) -> list[int]:
+    """Those whose keys and values fit beside the weights, and what a step needs."""
+    if order.device != "cuda":
+        return order.batches
+    sizes, (free, _) = _sizes(order), torch.cuda.mem_get_info()
+    room = SHARE_OF_FREE * free - sizes["weight_bytes"] - STEP_BYTES
+    each = (order.input_len + order.most_output_len + CACHE_BLOCK) * sizes["kv_bytes_per_token"]
+    return [batch for batch in order.batches if batch * each <= room]
+
+
+def _config(order: Order, batches: list[int], *, is_eager: bool) -> VllmConfig:
+    """Few steps take every prompt; of the cache there is as much as the largest batch fills."""
+    most, length = max(batches), order.input_len + order.most_output_len
     args = EngineArgs(
         model=order.model,
         load_format="dummy",
         device=order.device,
         attention_backend="auto" if order.device == "cuda" else "triton",
         enforce_eager=is_eager,
+        cudagraph_capture_sizes=batches,
         max_model_len=length,
         max_num_seqs=most,
         max_num_batched_tokens=max(8192 if order.device == "cuda" else 64, most),
-        num_gpu_blocks_override=most * -(-length // 16) + 16,
+        num_gpu_blocks_override=most * -(-length // CACHE_BLOCK) + CACHE_BLOCK,
         enable_prefix_caching=False,
     )
     config = args.create_engine_config()

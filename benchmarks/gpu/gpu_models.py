@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import vllm_obs.engine.synthetic.tiny_model as tokenizer_home
+TOKENIZER = Path(__file__).parents[2] / "engine/synthetic/tiny_model"
 
 _LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -59,9 +59,8 @@ def write_model(directory: Path, name: str, *, is_tiny: bool) -> Path:
     path = directory / name
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(values))
-    home = Path(tokenizer_home.__file__).parent
-    shutil.copyfile(home / "tokenizer_config.json", path / "tokenizer_config.json")
-    tokenizer = json.loads((home / "tokenizer.json").read_text())
+    shutil.copyfile(TOKENIZER / "tokenizer_config.json", path / "tokenizer_config.json")
+    tokenizer = json.loads((TOKENIZER / "tokenizer.json").read_text())
     (path / "tokenizer.json").write_text(json.dumps(_with_words(tokenizer, values["vocab_size"])))
     return path
 

@@ -22,14 +22,17 @@ def markdown(found: dict[str, Any]) -> str:
     """Tables, with the card, its driver and the date above them."""
     parts = (_head, _ceilings, _checks, _speeds, _throughput, _telemetry)
     sections = [part(found) for part in parts]
-    if found["cuts"]:
-        sections.append("Cut short:\n\n" + "\n".join(f"- {cut}" for cut in found["cuts"]))
+    for title, notes in (("Failed", found["failures"]), ("Cut short", found["cuts"])):
+        if notes:
+            sections.append(f"{title}:\n\n" + "\n".join(f"- {note}" for note in notes))
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _head(found: dict[str, Any]) -> str:
     about = found["about"]
     dry = "**A dry run under Triton's interpreter: no figure means anything.**\n\n" if about["is_dry_run"] else ""
+    if "card" not in about:
+        return f"{dry}Nothing is known of the card; {found['seconds']:.0f} of {found['budget_seconds']:.0f} s."
     return (
         f"{dry}{about['card']}, driver {about['driver'] or 'none'}, torch {about['torch']}, "
         f"triton {about['triton']}, {about['date']}; kernels by {about['kernel_table']}; "
@@ -49,7 +52,7 @@ def _ceilings(found: dict[str, Any]) -> str:
 
 def _checks(found: dict[str, Any]) -> str:
     rows = found.get("checks")
-    if rows is None:
+    if not rows:
         return ""
     wrong = [row for row in rows if not row["is_right"]]
     verdict = f"{len(rows) - len(wrong)} of {len(rows)} checks against float64 hold."

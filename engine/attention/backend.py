@@ -17,7 +17,9 @@ class Backend(NamedTuple):
     reason: str
 
 
-NOTHING_COMPILED = Backend("torch", "this machine or the model's shapes have no compiled kernels")
+NOTHING_COMPILED = Backend(
+    "torch", "there are no compiled kernels for this machine, the model's shapes or --block-size"
+)
 
 
 def choose_backend(asked: str, device: str, capability: tuple[int, int] | None = None) -> Backend:

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+TABLE_MULTIPLE = 16
+"""Of the width of block tables on a GPU, in blocks: Triton compiles a kernel for a kind of stride."""
+
 
 @dataclass
 class AttentionBatch:

@@ -21,8 +21,6 @@ WORKER_MODULE = "vllm_obs.engine.executor.worker_process"
 PLAN_TIMEOUT_SECONDS = 10.0
 """How long a plan may wait for a rank that does not read."""
 STOP_TIMEOUT_SECONDS = 3.0
-MIN_RELAYED_SHARDS = 3
-"""So many shards of a stage on one host, or more, and the first wakes the others."""
 
 
 class Queues(NamedTuple):
@@ -41,8 +39,8 @@ class Queues(NamedTuple):
         first, event_fds, relays = os.eventfd(0), list[int](), list[int]()
         for _, shards in groupby(ranks, lambda rank: rank // num_shards):
             num_here = len(list(shards))
-            others = os.eventfd(0) if num_here >= MIN_RELAYED_SHARDS else -1
-            event_fds += [first, *[first if others < 0 else others] * (num_here - 1)]
+            others = os.eventfd(0) if num_here > 1 else -1
+            event_fds += [first, *[others] * (num_here - 1)]
             relays += [others, *[-1] * (num_here - 1)]
         plans = create_queue(tuple(event_fds), relays=tuple(relays))
         woken_by = (os.eventfd(0),)

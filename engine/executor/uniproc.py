@@ -4,11 +4,13 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vllm_obs.engine.config import VllmConfig
+from vllm_obs.engine.executor.done_future import DoneFuture
 from vllm_obs.engine.executor.interface import KVCapacity
-from vllm_obs.engine.executor.step_record import step_record
+from vllm_obs.engine.executor.late_answer import LateAnswer
+from vllm_obs.engine.executor.step_record import step_record, told_by
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
 from vllm_obs.engine.profile_captures import CaptureSite, ProcessCaptures
 from vllm_obs.engine.profile_kinds import worker_kinds
@@ -31,7 +33,11 @@ ROLE = "Worker_TP0"
 
 
 class UniprocExecutor:
-    """Every call runs here and now, so a future is done when it is returned; it holds the result or the error."""
+    """Every call runs here and now, so a future is done when it is returned; it holds the result or the error.
+
+    With async scheduling that is so of all but a step's answer: what it waits for is only queued on the device by
+    then, and whoever asks for the result waits.
+    """
 
     def __init__(self, config: VllmConfig, recorder: ProcessRecorder) -> None:
         self._config = config
@@ -62,11 +68,16 @@ class UniprocExecutor:
     def execute_model(self, plan: StepPlan) -> Future[None]:
         """Run the plan's forward pass."""
         self._sizes = (plan.num_tokens, plan.num_rows)
-        return _done(lambda: self.worker.execute_model(plan))
+        return DoneFuture(lambda: self.worker.execute_model(plan))
 
     def sample_tokens(self, masks: GrammarMasks | None) -> Future[ModelRunnerOutput]:
-        """Sample the rows of the plan executed last, and record the worker's step."""
-        return _done(lambda: self._sample(masks))
+        """Sample the rows of the plan executed last; the worker's step is recorded with its answer."""
+        if not self._config.scheduler.async_scheduling:
+            return DoneFuture(lambda: self._launch(masks)())
+        launched = DoneFuture(lambda: self._launch(masks))
+        if launched.exception() is None:
+            return LateAnswer(launched.result())
+        return DoneFuture(lambda: launched.result()())
 
     def profile(self, order: ProfileOrder | None, is_look: bool = False) -> Future[bool]:
         """Have the worker begin or end a profile of its steps, here and now."""
@@ -74,7 +85,7 @@ class UniprocExecutor:
             site = CaptureSite(ROLE, os.getpid(), 0)
             self._captures = ProcessCaptures(site, self._recorder, worker_kinds(self.worker))
         captures = self._captures
-        return _done(lambda: captures.obey(order, is_look))
+        return DoneFuture(lambda: captures.obey(order, is_look))
 
     def startup_phases(self) -> list[tuple[str, float]]:
         """(name, seconds) of what `initialize` did, in order."""
@@ -115,11 +126,19 @@ class UniprocExecutor:
         with startup_part("measure limits"):
             record_limits(self._worker, 0, parts.ranges.get("weights", []), self._recorder)
 
-    def _sample(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
-        output = self.worker.sample_tokens(masks)
-        for moments in output.moments:
-            self._recorder.record(step_record(output.step, moments, self._sizes, self._worker))
-        return output
+    def _launch(self, masks: GrammarMasks | None) -> Callable[[], ModelRunnerOutput]:
+        """Queue the sampling; what fetches the answer and records the step, with what is known of it only now."""
+        worker, sizes = self.worker, self._sizes
+        flight: Any = worker.launch_sampling(masks)
+        told = told_by(worker)
+
+        def answer() -> ModelRunnerOutput:
+            output: ModelRunnerOutput = worker.answer(flight)
+            for moments in output.moments:
+                self._recorder.record(step_record(output.step, moments, sizes, told))
+            return output
+
+        return answer
 
     def _timed(self, phase: str, activity: Activity, act: Callable[[], T]) -> T:
         self._recorder.doing(activity)
@@ -127,13 +146,3 @@ class UniprocExecutor:
         self._recorder.advance()
         self._phases.append((phase, self._begun.end(phase)))
         return result
-
-
-def _done(act: Callable[[], T]) -> Future[T]:
-    """A finished future with what `act` returns or raises."""
-    future: Future[T] = Future()
-    try:
-        future.set_result(act())
-    except Exception as error:  # the caller decides what an error of a step means
-        future.set_exception(error)
-    return future

@@ -33,7 +33,7 @@ from vllm_obs.engine.executor.commands import (
 from vllm_obs.engine.executor.plan_stream import PlanReader
 from vllm_obs.engine.executor.shm_queue import ShmQueueReader, ShmQueueWriter
 from vllm_obs.engine.executor.shm_ring import QueueHandle, ShmQueueError
-from vllm_obs.engine.executor.step_record import step_record
+from vllm_obs.engine.executor.step_record import step_record, told_by
 from vllm_obs.engine.faults import maybe_fault
 from vllm_obs.engine.group_setup import ALONE_SETUP, GroupSetup, OutOfStepError, PeerLostError
 from vllm_obs.engine.log_file import log_to_file
@@ -265,7 +265,7 @@ class WorkerRank:
         """Each rank records its own part, in its own ring."""
         for moments in output.moments:
             if moments.rank == self._rank:
-                self._recorder.record(step_record(output.step, moments, self._sizes, self._worker))
+                self._recorder.record(step_record(output.step, moments, self._sizes, told_by(self._worker)))
 
 
 def _call_id(command: Any) -> int:

@@ -31,7 +31,7 @@ class AnswerWatch:
 
     def saw(self, outputs: EngineCoreOutputs) -> None:
         """One step's outputs came."""
-        if len(outputs.new_token_ids) or outputs.pooled:
+        if outputs.new_token_ids or outputs.pooled:
             if self._num_broken:
                 self.forget(outputs.engine_index)
         elif outputs.errors and any(reason == "invalid_logits" for _, reason, _ in outputs.errors):

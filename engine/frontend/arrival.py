@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from vllm_obs.engine.errors import RequestError
+from vllm_obs.engine.errors import RequestError, shown
 from vllm_obs.engine.messages import EngineCoreRequest
-from vllm_obs.engine.sampling_params import shown
 from vllm_obs.telemetry.records import RequestSubmitted
 
 MAX_SALT_CHARS = 1024

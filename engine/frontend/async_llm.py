@@ -5,34 +5,24 @@ import inspect
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import AsyncGenerator
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from vllm_obs.engine.config import VllmConfig
-from vllm_obs.engine.errors import EngineDeadError, EngineLostError, RequestFailedError
+from vllm_obs.engine.errors import EngineDeadError, RequestFailedError
 from vllm_obs.engine.frontend.abort_sender import AbortSender
 from vllm_obs.engine.frontend.answer_watch import AnswerWatch
-from vllm_obs.engine.frontend.arrival import Arrival
-from vllm_obs.engine.frontend.chat_template import ChatTemplate, EncodedChat, Message
+from vllm_obs.engine.frontend.async_input_processor import AsyncInputProcessor
 from vllm_obs.engine.frontend.client_interface import AsyncEngineClient
-from vllm_obs.engine.frontend.content_form import joined_text
 from vllm_obs.engine.frontend.engine_losses import EngineLosses
 from vllm_obs.engine.frontend.front_queue import FrontQueue
-from vllm_obs.engine.frontend.input_processor import (
-    LONG_TEXT_CHARS,
-    InputProcessor,
-    PreparedPrompt,
-    Prompt,
-    make_limits,
-    make_sequences,
-)
+from vllm_obs.engine.frontend.input_processor import PreparedPrompt, Prompt, make_sequences
 from vllm_obs.engine.frontend.open_sequence import AT_THE_END, SequenceRequest
+from vllm_obs.engine.frontend.output_handler import READING_FAILED, OutputHandler
 from vllm_obs.engine.frontend.output_processor import OutputProcessor
 from vllm_obs.engine.frontend.outputs import SequenceDelta
-from vllm_obs.engine.frontend.poison_book import SecondTry, fingerprint
+from vllm_obs.engine.frontend.poison_book import SecondTry
 from vllm_obs.engine.frontend.request_options import RequestOptions, arrival_of
 from vllm_obs.engine.frontend.request_stream import DeltaQueue, RequestStream
 from vllm_obs.engine.frontend.stats_line import StatsLine
@@ -42,17 +32,10 @@ from vllm_obs.engine.queue_bound import QueueLimits
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.telemetry.recorder import Recorder
 
-if TYPE_CHECKING:
-    from vllm_obs.engine.frontend.grammar_check import GrammarCheck
-
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-_NUM_TOKENIZER_THREADS = 2
 _SHUTDOWN_SECONDS = 5.0
 _SEQUENCES_A_TURN = 16
-READING_FAILED = "the task that reads the engine's outputs failed"
 
 
 class AsyncLLM:
@@ -75,8 +58,8 @@ class AsyncLLM:
         self.tokenizer = tokenizer
         self._client = client
         self._recorder = recorder
-        self._inputs = InputProcessor(tokenizer, make_limits(config, tokenizer, None))
-        self._grammar_check: GrammarCheck | None = None
+        self.inputs = AsyncInputProcessor(config, tokenizer)
+        """Makes token ids of texts."""
         observability = config.observability
         self._outputs = OutputProcessor(tokenizer, recorder, client_index)
         is_logged, is_one_line = not observability.disable_log_stats, observability.aggregate_engine_logging
@@ -86,50 +69,30 @@ class AsyncLLM:
         self.queue = FrontQueue(limits, lambda: self._outputs.num_open)
         self._handles: dict[str, list[list[str]]] = {}
         self._queues: dict[str, DeltaQueue] = {}
-        self._reader: asyncio.Task[None] | None = None
-        self._reading_over: asyncio.Future[str]
         self._aborts = AbortSender(client, self.queue)
-        self._threads = ThreadPoolExecutor(_NUM_TOKENIZER_THREADS, thread_name_prefix="tokenizer")
         self._died = asyncio.Event()
-        self._dead_cause: str | None = None
         self.answers = AnswerWatch()
         """Whether the model still gives numbers."""
         num_seqs = config.scheduler.max_num_seqs
         self.losses = EngineLosses(self._outputs, self.queue, num_seqs, self._see_whether_dead)
         """What becomes of the sequences of engines that die."""
-
-    async def prepare_grammars(self, timeout_seconds: float) -> None:
-        """Make what every grammar needs before there are streams: it would hold them up for tenths of a second.
-
-        Nothing is raised: whatever goes wrong is told to who comes with a grammar.
-        """
-        if self.config.model.has_grammars:
-            self._grammar_check = await asyncio.to_thread(lambda: self._inputs.grammar_check)
-            await asyncio.to_thread(wait, [self._grammar_check.prepare()], timeout_seconds)
+        self._handler = OutputHandler(client, self.losses, self._take, self._end_all)
 
     def start(self) -> None:
         """Begin reading the engine's outputs. Call it on the event loop, once the client is ready."""
-        self._fit()
+        self.inputs.fit(self._client.engines)
         for facts in self._client.engines:
             self.queue.attach(facts.num_gpu_blocks, facts.engine_index)
-        self._reading_over = asyncio.get_running_loop().create_future()
-        self._reader = asyncio.create_task(self._read_outputs(), name="output processor")
+        self._handler.start()
 
     def let_in(self, client: Any, facts: EngineFacts) -> None:
         """Another engine is ready in the place of one that `losses` told of; `client` is its own."""
         self._client.let_in(client)
         self.losses.forget(facts.engine_index)
         self.answers.forget(facts.engine_index)
-        self._fit()
+        self.inputs.fit(self._client.engines)
         self.queue.attach(facts.num_gpu_blocks, facts.engine_index)
         self._died.clear()
-
-    def _fit(self) -> None:
-        """Take what any of the engines that are there can take."""
-        smallest = min(self._client.engines, key=lambda facts: facts.kv_cache_size_tokens)
-        limits = make_limits(self.config, self.tokenizer, smallest)
-        check = self._grammar_check
-        self._inputs = InputProcessor(self.tokenizer, limits, smallest.kv_cache_size_tokens, check)
 
     async def generate(
         self, prompt: Prompt, params: SamplingParams, request_id: str, **options: Unpack[RequestOptions]
@@ -157,8 +120,10 @@ class AsyncLLM:
         """
         self._require_alive()
         arrival = arrival_of(options, params.n, self.config.model.served_model_names[0])
-        prepared = await self._prepare(prompt, params, arrival)
-        digest = await self._fingerprint(prepared.token_ids, params)
+        prepared = await self.inputs.prepare(prompt, params, arrival)
+        digest = b""
+        if len(self.losses.poison):  # else no engine has crashed for some minutes
+            digest = await self.inputs.fingerprint(prepared.token_ids, params)
         tokenized_at = time.monotonic_ns()
         self._require_alive()
         _require_time(options.get("deadline_at"), tokenized_at)
@@ -166,7 +131,7 @@ class AsyncLLM:
         sequences = make_sequences(prepared, params, arrival, _draw_seed, self.client_index)
         ids = [sequence.request_id for sequence in sequences]
         queue = DeltaQueue(params.n, partial(self._cut, request_id, ids) if is_streamed else None)
-        sink = queue.put
+        sink, text_sink = queue.put, queue.put_text
         if digest and self.losses.poison.check(digest):
             sink = SecondTry(self.losses.poison, digest, params.n, queue.put).put
         if (place := options.get("place")) is not None:
@@ -175,7 +140,9 @@ class AsyncLLM:
         interval = self.config.scheduler.stream_interval if is_streamed else AT_THE_END
         self._register(
             [
-                SequenceRequest(sequence_id, index, prepared.token_ids, params, sink, interval, tokenized_at)
+                SequenceRequest(
+                    sequence_id, index, prepared.token_ids, params, sink, interval, tokenized_at, text_sink
+                )
                 for index, sequence_id in enumerate(ids)
             ]
         )
@@ -215,34 +182,12 @@ class AsyncLLM:
         """What `submit` would send, checked as there; nothing is sent."""
         self._require_alive()
         arrival = arrival_of(options, params.n, self.config.model.served_model_names[0])
-        return await self._prepare(prompt, params, arrival)
+        return await self.inputs.prepare(prompt, params, arrival)
 
     async def abort(self, request_id: str) -> None:
         """Abort every request submitted under that handle; their streams end with finish_reason `abort`."""
         for ids in list(self._handles.get(request_id, [])):
             self._aborts.send(self._outputs.end(ids, FinishReason.ABORT), FinishReason.ABORT)
-
-    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a raw prompt, long ones off the event loop. RequestError when it cannot fit the context."""
-        encode = partial(self._inputs.encode, text, add_special_tokens)
-        return await self._in_thread(encode) if len(text) > LONG_TEXT_CHARS else encode()
-
-    def check_num_chars(self, num_chars: int) -> None:
-        """RequestError for texts of a prompt that are so long in all that they cannot fit the context."""
-        self._inputs.check_num_chars(num_chars)
-
-    async def encode_chat(self, template: ChatTemplate, messages: list[Message], /, **options: Any) -> EncodedChat:
-        """`ChatTemplate.encode_timed`, long chats off the event loop. RequestError when it cannot fit."""
-        self._inputs.check_generates()
-        documents = options.get("documents", ())
-        contents = (joined_text(message.get("content")) for message in messages)
-        num_chars = sum(len(content) for content in contents if content is not None)
-        num_chars += sum(map(len, chain.from_iterable(chain(item, item.values()) for item in documents)))
-        self._inputs.check_num_chars(num_chars)
-        encode = partial(template.encode_timed, messages, **options)
-        is_long = num_chars > LONG_TEXT_CHARS or len(messages) > 32 or bool(options.get("tools"))
-        is_long = is_long or any("tool_calls" in message or "reasoning" in message for message in messages)
-        return await self._in_thread(encode) if is_long else encode()
 
     async def call_utility(self, method: str, *args: Any) -> Any:
         """Call a named method of the core. RequestFailedError with its own words, EngineDeadError without one."""
@@ -267,7 +212,7 @@ class AsyncLLM:
     @property
     def dead_cause(self) -> str | None:
         """Why the engine is gone, None while it lives."""
-        return self._dead_cause or self._client.dead_cause
+        return self._handler.end_cause or self._client.dead_cause
 
     async def wait_dead(self) -> str:
         """Return the cause once there is no engine."""
@@ -276,7 +221,7 @@ class AsyncLLM:
 
     async def wait_unread(self) -> str:
         """Return the cause once no outputs are read any more, whatever engine is let in."""
-        return await asyncio.shield(self._reading_over)
+        return await self._handler.wait_over()
 
     def end_open(self) -> None:
         """End what is open with the error `shutting_down`; the readers see it at once."""
@@ -287,12 +232,10 @@ class AsyncLLM:
         """`end_open`, then end the engine (which blocks while it ends)."""
         self.end_open()
         await self._aborts.wait(_SHUTDOWN_SECONDS)
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
+        await self._handler.close()
         await self.losses.close()
         self.queue.clear()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.inputs.close()
         ended = self._client.shutdown()
         if inspect.isawaitable(ended):
             await ended
@@ -300,20 +243,6 @@ class AsyncLLM:
     def _require_alive(self) -> None:
         if (cause := self.dead_cause) is not None:
             raise EngineDeadError(cause)
-
-    async def _prepare(self, prompt: Prompt, params: SamplingParams, arrival: Arrival) -> PreparedPrompt:
-        prepare = partial(self._inputs.prepare, prompt, params, arrival)
-        return await self._in_thread(prepare) if self._inputs.is_long(prompt, params) else prepare()
-
-    async def _fingerprint(self, token_ids: list[int], params: SamplingParams) -> bytes:
-        """What the poison book knows a request by, made in a thread: it takes milliseconds for a long one.
-
-        Nothing, at once, while the book is empty: no engine has crashed for some minutes.
-        """
-        return await self._in_thread(partial(fingerprint, token_ids, params)) if len(self.losses.poison) else b""
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _close(self, handle: str, ids: list[str]) -> None:
         requests = self._handles.get(handle, [])
@@ -332,58 +261,28 @@ class AsyncLLM:
             logger.warning("request %s is aborted: too much of its stream was not read", handle)
             self._aborts.send(cut, FinishReason.ABORT)
 
-    async def _read_outputs(self) -> None:
-        try:
-            await self._read_always()
-        except EngineDeadError as error:
-            self._die(str(error))
-        except Exception:  # even what deals with failures has failed
-            logger.exception("The task that reads the engine's outputs ended")
-            self._die(READING_FAILED)
-
-    async def _read_always(self) -> None:
-        while True:
-            try:
-                await self._read_on()
-            except EngineLostError as loss:
-                self.losses.lose(loss)
-            except EngineDeadError:
-                raise
-            except Exception:
-                logger.exception("The task that reads the engine's outputs failed")
-                self._client.give_up(READING_FAILED)
-
-    async def _read_on(self) -> None:
-        while True:
-            outputs = await self._client.get_output()
-            try:
-                self._take(outputs)
-            except Exception:  # who ended with these is no longer among those that the engine is known to have
-                reasons = zip(outputs.request_ids, outputs.finish_reasons, strict=True)
-                ids = [request_id for request_id, reason in reasons if reason >= 0]
-                self._outputs.end(ids, FinishReason.ERROR, RequestFailedError(READING_FAILED, "engine_dead"))
-                self.queue.lost(ids)
-                raise
-            await asyncio.sleep(0)  # outputs that wait already must not keep the readers from running
-
     def _take(self, outputs: EngineCoreOutputs) -> None:
-        self.queue.saw(outputs)
-        aborts = self._outputs.process(outputs)
-        self._stats_line.saw(outputs)
-        self.answers.saw(outputs)
-        self._aborts.send(aborts.stopped, FinishReason.STOP)
-        self._aborts.send(aborts.failed, FinishReason.ERROR)
+        try:
+            self.queue.saw(outputs)
+            aborts = self._outputs.process(outputs)
+            self._stats_line.saw(outputs)
+            self.answers.saw(outputs)
+            self._aborts.send(aborts.stopped, FinishReason.STOP)
+            self._aborts.send(aborts.failed, FinishReason.ERROR)
+        except Exception:  # who ended with these is no longer among those that the engine is known to have
+            reasons = zip(outputs.request_ids, outputs.finish_reasons, strict=True)
+            ids = [request_id for request_id, reason in reasons if reason >= 0]
+            self._outputs.end(ids, FinishReason.ERROR, RequestFailedError(READING_FAILED, "engine_dead"))
+            self.queue.lost(ids)
+            raise
 
     def _see_whether_dead(self) -> None:
         if self._client.dead_cause is not None:
             self._died.set()
 
-    def _die(self, cause: str) -> None:
+    def _end_all(self, cause: str) -> None:
         """No more outputs will come of any engine."""
-        self._dead_cause = cause
         self._died.set()
-        if not self._reading_over.done():
-            self._reading_over.set_result(cause)
         self._outputs.end_all(FinishReason.ERROR, RequestFailedError(cause, "engine_dead"))
         self.queue.clear()
 

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from vllm_obs.engine.errors import RequestError
+from vllm_obs.engine.errors import RequestError, shown
 from vllm_obs.engine.frontend.outputs import CompletionOutput, Logprob
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
-from vllm_obs.engine.sampling_params import SamplingParams, shown
+from vllm_obs.engine.sampling_params import SamplingParams
 
 Continue = Callable[[list[list[int]], SamplingParams], list[CompletionOutput]]
 """Runs prompts of token ids, each for what the parameters say, and gives their outputs in order."""

@@ -19,9 +19,14 @@ class ContentForm(Enum):
     def of(self, content: Content) -> str | list[dict[str, str]]:
         """The content in this form."""
         if self is ContentForm.TEXT or (self is ContentForm.AS_SENT and isinstance(content, str)):
-            return content if isinstance(content, str) else "\n".join(content)
+            return joined(content)
         texts = [content] if isinstance(content, str) else content
         return [{"type": "text", "text": text} for text in texts]
+
+
+def joined(content: Content) -> str:
+    """A content as one text, its parts joined by line breaks."""
+    return content if isinstance(content, str) else "\n".join(content)
 
 
 def content_form(asked: str, natural: ContentForm) -> ContentForm:

@@ -15,17 +15,19 @@ class Detokenizer:
     (A sentencepiece vocabulary's blank in front is kept: generated text goes on from a prompt.)
     """
 
+    __slots__ = ("_characters", "_skip_special_tokens", "_tokenizer", "_whole_texts", "is_between")
+
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
         self._characters = _utf8(errors="replace")
         self._whole_texts = tokenizer.whole_texts
-        self._is_between = True
+        self.is_between = True
         """Whether no character is begun and not ended."""
 
     def feed(self, token_id: int) -> str:
         """The characters that this token completes, "" for none."""
-        if self._is_between:
+        if self.is_between:
             text = self._whole_texts.get(token_id)
             if text is not None:
                 return text
@@ -37,7 +39,7 @@ class Detokenizer:
             return ""
         token_bytes = tokenizer.token_bytes(token_id)
         text = self._characters.decode(token_bytes)
-        was_between, self._is_between = self._is_between, not self._characters.getstate()[0]
+        was_between, self.is_between = self.is_between, not self._characters.getstate()[0]
         if was_between and not is_special and text.encode() == token_bytes:
             self._whole_texts[token_id] = text
         return text

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from vllm_obs.engine.errors import EngineLostError, RequestFailedError
@@ -21,6 +21,10 @@ class EngineLoss(NamedTuple):
     num_open: int
 
 
+async def _at_once() -> None:
+    """Nobody knows more."""
+
+
 class EngineLosses:
     """Used from the event loop that reads the engines' outputs. `on_end` is called when a loss is dealt with.
 
@@ -33,6 +37,8 @@ class EngineLosses:
         self.poison = PoisonBook()
         self.may_blame: Callable[[int, str], bool] = lambda engine_index, cause: False
         """Whether an engine that died of that cause may have done so of what it ran."""
+        self.judged: Callable[[], Awaitable[None]] = _at_once
+        """Returns once those who know more have told the poison book who is to blame, or have had time to."""
         self._outputs = outputs
         self._queue = queue
         self._max_num_seqs = max_num_seqs
@@ -71,6 +77,7 @@ class EngineLosses:
             if refused := self.poison.crashed(lost, digests):
                 names = ", ".join(refused[:8])
                 logger.error("the engine seems to have crashed on %s: not run again for now", names)
+            await self.judged()
         except Exception:
             logger.exception("it could not be found out which request an engine crashed on")
         finally:

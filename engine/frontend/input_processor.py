@@ -9,20 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vllm_obs.engine.config import VllmConfig
-from vllm_obs.engine.errors import RequestError, RequestFailedError
+from vllm_obs.engine.errors import RequestError, RequestFailedError, shown
 from vllm_obs.engine.faults import any_planted, maybe_fault
 from vllm_obs.engine.frontend.arrival import Arrival
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineCoreRequest, EngineFacts, SamplingSpec
-from vllm_obs.engine.sampling_params import (
-    NO_GENERATION,
-    SamplingLimits,
-    SamplingParams,
-    check_sampling_params,
-    check_token_ids,
-    shown,
-    to_spec,
-)
+from vllm_obs.engine.sampling_checks import NO_GENERATION, SamplingLimits, check_sampling_params, check_token_ids
+from vllm_obs.engine.sampling_params import SamplingParams, to_spec
 
 if TYPE_CHECKING:
     from vllm_obs.engine.frontend.grammar_check import GrammarCheck

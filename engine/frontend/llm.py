@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from vllm_obs.engine.args import EngineArgs, read_template
+from vllm_obs.engine.args import EngineArgs
 from vllm_obs.engine.config import ParallelConfig
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.frontend.beam_search import BeamLimits, BeamSearch, BeamSearchOutput, BeamSearchParams
@@ -34,6 +34,7 @@ from vllm_obs.engine.frontend.llm_prompts import (
     priorities_for_each,
 )
 from vllm_obs.engine.frontend.outputs import CompletionOutput, RequestOutput
+from vllm_obs.engine.frontend.template_file import read_template
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.generation_defaults import SAMPLING_DEFAULTS
 from vllm_obs.engine.sampling_params import SamplingParams

@@ -4,9 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
-from vllm_obs.engine.errors import RequestError
+from vllm_obs.engine.errors import RequestError, shown
 from vllm_obs.engine.frontend.chat_template import Message
-from vllm_obs.engine.sampling_params import shown
 
 Conversations = Sequence[Message | Sequence[Message]]
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from vllm_obs.engine.errors import RequestError
+from vllm_obs.engine.errors import RequestError, shown
 from vllm_obs.engine.frontend.input_processor import Prompt
-from vllm_obs.engine.sampling_params import SamplingParams, shown
+from vllm_obs.engine.sampling_params import SamplingParams
 
 Prompts = str | Mapping[str, Any] | Sequence[Any]
 ParamsOrList = SamplingParams | Sequence[SamplingParams] | None

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from vllm_obs.engine.errors import RequestFailedError
-from vllm_obs.engine.faults import maybe_fault
+from vllm_obs.engine.faults import any_planted, maybe_fault
 from vllm_obs.engine.frontend.detokenizer import Detokenizer
-from vllm_obs.engine.frontend.output_rows import OutputRow, PlainRow, token_logprobs
+from vllm_obs.engine.frontend.output_rows import OutputRow, token_logprobs
 from vllm_obs.engine.frontend.outputs import NO_DETOURS, SequenceDelta, SequenceTiming
 from vllm_obs.engine.frontend.stop_strings import StopStrings
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
@@ -18,10 +18,15 @@ AT_THE_END = 0
 """The interval of a sequence that gives one delta, when it has ended."""
 
 
+TextSink = Callable[[int, str], bool]
+"""Takes a text at once, or does not (False); it must not wait."""
+
+
 class SequenceRequest(NamedTuple):
     """What is known of a sequence when it is sent. `interval` is in tokens; `sink` takes its deltas.
 
-    `tokenized_at` is monotonic ns.
+    Where all there is to tell is one more token's text `text_sink` is asked before, by the sequence's index; it
+    may refuse (False), and then a delta comes. `tokenized_at` is monotonic ns.
     """
 
     request_id: str
@@ -31,10 +36,37 @@ class SequenceRequest(NamedTuple):
     sink: Callable[[SequenceDelta], None]
     interval: int = 1
     tokenized_at: int = 0
+    text_sink: TextSink | None = None
 
 
 class OpenSequence:
     """A sequence's detokenizer, stop strings and counts; `advance` with each row, then look at `ended`."""
+
+    __slots__ = (
+        "_clock",
+        "_delta",
+        "_detokenizer",
+        "_detours",
+        "_interval",
+        "_num_shown",
+        "_stops",
+        "_text_sink",
+        "_timing",
+        "_tokenizer",
+        "_whole_texts",
+        "ended_at",
+        "error_reason",
+        "finish_reason",
+        "first_token_at",
+        "has_run",
+        "last_token_at",
+        "num_cached_tokens",
+        "num_output_tokens",
+        "num_steps_before",
+        "request",
+        "stopped_here",
+        "taken_at",
+    )
 
     def __init__(
         self, request: SequenceRequest, tokenizer: Tokenizer, clock: Callable[[], int] = time.monotonic_ns
@@ -54,6 +86,8 @@ class OpenSequence:
         self.ended_at = 0
         self._clock = clock
         self.finish_reason: str | None = None
+        self.error_reason = ""
+        """Why it failed, as far as the core told."""
         self.stopped_here = False
         """Whether a stop string ended it, of which the core does not know."""
         self._tokenizer = tokenizer
@@ -61,6 +95,9 @@ class OpenSequence:
         self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
         self._num_shown = 0
         self._interval = request.interval or 1 << 62
+        self._whole_texts = tokenizer.whole_texts
+        is_direct = params.detokenize and not params.stop_strings and params.max_tokens != 0 and not any_planted()
+        self._text_sink = request.text_sink if is_direct and request.interval == 1 else None
         self._timing = (0, 0)
         self._detours = NO_DETOURS
         self._delta = self._blank()
@@ -69,6 +106,8 @@ class OpenSequence:
     def advance(self, row: OutputRow, sampled_at: int) -> None:
         """Take in one row and pass a delta to the sink when one is due."""
         maybe_fault("detokenizer", row.request_id)
+        if row.error is not None:
+            self.error_reason = row.error.reason
         self.num_cached_tokens = max(self.num_cached_tokens, row.num_cached_tokens)
         self._timing = row.timing or self._timing
         self._detours = row.detours or self._detours
@@ -82,18 +121,37 @@ class OpenSequence:
             self._take_tokens(row, sampled_at)
         self._show_if_due()
 
-    def go_on(self, row: PlainRow, sampled_at: int) -> None:
-        """`advance` for a plain row, in a fraction of the time."""
-        maybe_fault("detokenizer", row.request_id)
-        if row.num_cached_tokens > self.num_cached_tokens:
-            self.num_cached_tokens = row.num_cached_tokens
+    def go_on(self, token_id: int, num_cached_tokens: int, sampled_at: int) -> None:
+        """`advance` for a row that is one more token of a sequence which goes on, in a fraction of the time."""
+        if num_cached_tokens > self.num_cached_tokens:
+            self.num_cached_tokens = num_cached_tokens
+        text_sink, detokenizer = self._text_sink, self._detokenizer
+        if text_sink is None or detokenizer is None or not self._num_shown:
+            self._take_token(token_id, sampled_at)
+            return
+        # All before it has been shown: with such a sink every token is, and nothing holds text back.
+        text = self._whole_texts.get(token_id) if detokenizer.is_between else None
+        if text is None:
+            text = detokenizer.feed(token_id)
+        number = self.num_output_tokens = self.num_output_tokens + 1
+        self.last_token_at = sampled_at
+        if text_sink(self.request.sequence_index, text):
+            self._num_shown = number
+            return
+        self._delta.text += text
+        self._delta.token_ids.append(token_id)
+        self._show()
+
+    def _take_token(self, token_id: int, sampled_at: int) -> None:
+        """The general way of `go_on`."""
+        maybe_fault("detokenizer", self.request.request_id)
         if self.request.params.max_tokens != 0:
             self.num_output_tokens += 1
             if self._detokenizer is not None:
-                self._add_text(self._detokenizer.feed(row.token_id))
+                self._add_text(self._detokenizer.feed(token_id))
             self.first_token_at = self.first_token_at or sampled_at
             self.last_token_at = sampled_at
-            self._delta.token_ids.append(row.token_id)
+            self._delta.token_ids.append(token_id)
             if self._stops.matched is not None:
                 self._stop_here()
         self._show_if_due()

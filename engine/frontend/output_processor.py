@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.frontend.open_sequence import OpenSequence, SequenceRequest
-from vllm_obs.engine.frontend.output_rows import OutputRow, OutputRows, PlainRow
+from vllm_obs.engine.frontend.output_rows import OutputRows
 from vllm_obs.engine.frontend.poison_book import OpenRequest
 from vllm_obs.engine.frontend.tokenizer import Tokenizer
 from vllm_obs.engine.messages import EngineCoreOutputs, FinishReason
@@ -92,14 +92,7 @@ class OutputProcessor:
         for request_id in outputs.scheduled_ids:
             if (begun := self._open.get(request_id)) is not None:
                 begun.has_run = True
-        for row in OutputRows(outputs):
-            sequence = self._open.get(row.request_id)
-            if sequence is None:
-                self.num_unknown_rows += 1
-                continue
-            sequence.taken_at = taken_at
-            sequence.has_run = True
-            self._advance(sequence, row, outputs.sampled_at, aborts)
+        self._take_rows(outputs, taken_at, aborts)
         if outputs.request_ids:
             engine_index = outputs.engine_index
             self._num_steps[engine_index] = self._num_steps.get(engine_index, 0) + 1
@@ -124,26 +117,37 @@ class OutputProcessor:
         """End every open sequence (the engine died, or we stop), and say which they were."""
         return self.end(list(self._open), reason, error)
 
-    def _advance(
-        self, sequence: OpenSequence, row: OutputRow | PlainRow, sampled_at: int, aborts: CoreAborts
-    ) -> None:
-        try:
-            if isinstance(row, PlainRow):
-                sequence.go_on(row, sampled_at)
-            else:
-                sequence.advance(row, sampled_at)
-        except Exception:
-            logger.exception("Detokenizing failed for request %s", row.request_id)
-            failure = RequestFailedError("The output could not be turned into text.", "internal_error")
-            self.end([row.request_id], FinishReason.ERROR, failure)
-            if isinstance(row, PlainRow) or row.finish_reason < 0:
-                aborts.failed.append(row.request_id)
-            return
-        if sequence.finish_reason is not None:
-            error = None if isinstance(row, PlainRow) else row.error
-            self._close(sequence, "" if error is None else error.reason)
-            if sequence.stopped_here:
-                aborts.stopped.append(row.request_id)
+    def _take_rows(self, outputs: EngineCoreOutputs, taken_at: int, aborts: CoreAborts) -> None:
+        """The hot loop: one pass over the rows, with a boundary around each."""
+        rows, find, sampled_at = OutputRows(outputs), self._open.get, outputs.sampled_at
+        unusual = rows.unusual
+        for row, (request_id, token_id, num_cached) in enumerate(rows.columns):
+            sequence = find(request_id)
+            if sequence is None:
+                self.num_unknown_rows += 1
+                continue
+            sequence.taken_at = taken_at
+            sequence.has_run = True
+            try:
+                if row in unusual:
+                    sequence.advance(rows.row(row), sampled_at)
+                else:
+                    sequence.go_on(token_id, num_cached, sampled_at)
+            except Exception:
+                self._fail(request_id, outputs.finish_reasons[row] >= 0, aborts)
+                continue
+            if sequence.finish_reason is not None:
+                self._close(sequence, sequence.error_reason)
+                if sequence.stopped_here:
+                    aborts.stopped.append(request_id)
+
+    def _fail(self, request_id: str, has_ended: bool, aborts: CoreAborts) -> None:
+        """What went wrong with a row ends its sequence; the core is told unless it has ended there anyway."""
+        logger.exception("Detokenizing failed for request %s", request_id)
+        failure = RequestFailedError("The output could not be turned into text.", "internal_error")
+        self.end([request_id], FinishReason.ERROR, failure)
+        if not has_ended:
+            aborts.failed.append(request_id)
 
     def _record_taken(self, outputs: EngineCoreOutputs, taken_at: int) -> None:
         self._recorder.record(

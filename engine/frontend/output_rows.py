@@ -1,8 +1,8 @@
 """The columns of a step's outputs, row by row."""
 
-from collections.abc import Iterator
-from itertools import accumulate, chain
-from typing import NamedTuple
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from vllm_obs.engine.errors import RequestFailedError
 from vllm_obs.engine.frontend.outputs import TokenLogprob
@@ -28,57 +28,83 @@ class OutputRow(NamedTuple):
     pooled: Float32Array | None = None
 
 
-class PlainRow(NamedTuple):
-    """A row that is one more token of a sequence which goes on, as most are."""
-
-    request_id: str
-    token_id: int
-    num_cached_tokens: int
-
-
 class OutputRows:
-    """Iterate it for the rows of one step in their order."""
+    """The rows of one step.
+
+    Most are *plain*: one more token of a sequence which goes on. `columns` has all there is to such a row;
+    `is_plain` says whether all are, and `unusual` which are not: of those `row` tells the rest.
+    """
 
     def __init__(self, outputs: EngineCoreOutputs) -> None:
         self._outputs = outputs
-        self._token_ids: list[int] = outputs.new_token_ids.tolist()
-        self._logprobs, self._prompt_logprobs = dict(outputs.logprobs), dict(outputs.prompt_logprobs)
-        self._errors = {row: (reason, message) for row, reason, message in outputs.errors}
-        self._timings = {row: (taken_at, scheduled_at) for row, taken_at, scheduled_at in outputs.timings}
-        self._detours, self._pooled = dict(outputs.detours), dict(outputs.pooled)
+        self._token_ids = outputs.new_token_ids
+        self._told: tuple[dict[int, Any], ...] | None = None
+        self._begins: list[int] = []
+        has_more = outputs.logprobs or outputs.prompt_logprobs or outputs.errors or outputs.timings
+        num_rows, is_one_each = len(outputs.request_ids), outputs.num_new_tokens.count(1)
+        self.is_plain = (
+            is_one_each == outputs.finish_reasons.count(-1) == num_rows
+            and not has_more
+            and not (outputs.detours or outputs.pooled)
+        )
 
-    def __iter__(self) -> Iterator[OutputRow | PlainRow]:
+    @property
+    def columns(self) -> Iterable[tuple[str, int, int]]:
+        """Of each row its sequence, its first token (-1 for none) and its cached tokens."""
         outputs, token_ids = self._outputs, self._token_ids
-        num_tokens, reasons = outputs.num_new_tokens, outputs.finish_reasons
-        begins = accumulate(num_tokens, initial=0)
-        columns = zip(outputs.request_ids, reasons, num_tokens, outputs.num_cached_tokens, begins, strict=False)
-        more = self._more()
-        for row, (request_id, reason, number, num_cached, begin) in enumerate(columns):
-            if reason < 0 and number == 1 and row not in more:
-                yield PlainRow(request_id, token_ids[begin], num_cached)
-            else:
-                yield self._row(row, begin)
+        if not self.is_plain:
+            begins = self._begins_of()
+            padded = [*token_ids, -1]
+            pairs = zip(begins, outputs.num_new_tokens, strict=False)
+            token_ids = [padded[begin] if number else -1 for begin, number in pairs]
+        return zip(outputs.request_ids, token_ids, outputs.num_cached_tokens, strict=True)
 
-    def _more(self) -> set[int]:
-        """Rows of which there is more to tell than their token."""
-        told = (self._logprobs, self._prompt_logprobs, self._errors, self._timings, self._detours, self._pooled)
-        return set(chain.from_iterable(told))
+    @property
+    def unusual(self) -> set[int]:
+        """Rows that are more, or less, than one token."""
+        if self.is_plain:
+            return set()
+        pairs = enumerate(zip(self._outputs.finish_reasons, self._outputs.num_new_tokens, strict=True))
+        endings = {row for row, (reason, number) in pairs if reason >= 0 or number != 1}
+        return endings.union(*self._more())
 
-    def _row(self, row: int, begin: int) -> OutputRow:
-        outputs, error = self._outputs, self._errors.get(row)
+    def row(self, row: int) -> OutputRow:
+        """All of a row."""
+        outputs, begin = self._outputs, self._begins_of()[row]
+        logprobs, prompt_logprobs, errors, timings, detours, pooled = self._more()
+        error = errors.get(row)
         return OutputRow(
             outputs.request_ids[row],
             self._token_ids[begin : begin + outputs.num_new_tokens[row]],
             outputs.finish_reasons[row],
             outputs.stop_token_ids[row],
             outputs.num_cached_tokens[row],
-            self._logprobs.get(row),
-            self._prompt_logprobs.get(row),
-            None if error is None else RequestFailedError(error[1], error[0]),  # type: ignore[arg-type]
-            self._timings.get(row),
-            self._detours.get(row),
-            self._pooled.get(row),
+            logprobs.get(row),
+            prompt_logprobs.get(row),
+            None if error is None else RequestFailedError(error[1], error[0]),
+            timings.get(row),
+            detours.get(row),
+            pooled.get(row),
         )
+
+    def _begins_of(self) -> list[int]:
+        if not self._begins:
+            self._begins = list(accumulate(self._outputs.num_new_tokens, initial=0))
+        return self._begins
+
+    def _more(self) -> tuple[dict[int, Any], ...]:
+        """What else is told of rows, by row."""
+        if self._told is None:
+            outputs = self._outputs
+            self._told = (
+                dict(outputs.logprobs),
+                dict(outputs.prompt_logprobs),
+                {row: (reason, message) for row, reason, message in outputs.errors},
+                {row: (taken_at, scheduled_at) for row, taken_at, scheduled_at in outputs.timings},
+                dict(outputs.detours),
+                dict(outputs.pooled),
+            )
+        return self._told
 
 
 def token_logprobs(columns: Logprobs) -> list[TokenLogprob]:

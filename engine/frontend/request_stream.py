@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from vllm_obs.engine.errors import RequestFailedError
+from vllm_obs.engine.frontend.open_sequence import TextSink
 from vllm_obs.engine.frontend.outputs import SequenceDelta
 
 MAX_WAITING_TOKENS = 65_536
@@ -24,12 +25,26 @@ class DeltaQueue:
     each sequence, or `MAX_WAITING_TOKENS_IN_ALL`.
 
     Its reader may set `take`, which is then offered each delta that it waits for and nothing lies before: what is
-    taken costs no turn of the reader's task. What `take` does not want is as without it.
+    taken costs no turn of the reader's task. What `take` does not want is as without it. `take_text` is the same
+    for deltas of which nothing but the text matters, which need not be made then.
     """
 
-    take: Take | None = None
+    __slots__ = (
+        "_arrived",
+        "_cut",
+        "_is_awaited",
+        "_most",
+        "_num_unfinished",
+        "_waiting",
+        "_weight_in_all",
+        "_weights",
+        "take",
+        "take_text",
+    )
 
     def __init__(self, num_sequences: int, cut: Callable[[], None] | None = None) -> None:
+        self.take: Take | None = None
+        self.take_text: TextSink | None = None
         self._num_unfinished = num_sequences
         self._waiting: dict[int, SequenceDelta] = {}
         self._weights: dict[int, int] = {}
@@ -62,6 +77,11 @@ class DeltaQueue:
                 asyncio.get_running_loop().call_soon(self._cut)
                 self._cut = None
         self._arrived.set()
+
+    def put_text(self, index: int, text: str) -> bool:
+        """Have a text taken at once; False where it must come as a delta. It raises what `take_text` raises."""
+        take_text = self.take_text
+        return take_text is not None and self._is_awaited and not self._waiting and take_text(index, text)
 
     async def get(self) -> SequenceDelta | None:
         """The oldest waiting delta, as soon as there is one; None once every sequence's last one was given."""
@@ -129,9 +149,12 @@ class RequestStream:
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
-    def offer(self, take: Take) -> None:
-        """From now on offer each delta that is waited for to `take` first; what it takes is not iterated."""
-        self._queue.take = take
+    def offer(self, take: Take, take_text: TextSink) -> None:
+        """From now on offer each delta that is waited for to `take` first, and each text to `take_text` before.
+
+        What they take is not iterated.
+        """
+        self._queue.take, self._queue.take_text = take, take_text
 
     def fail(self, failure: RequestFailedError) -> None:
         """End the sequences that still run with an error; their last deltas carry it."""

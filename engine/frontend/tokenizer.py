@@ -1,5 +1,6 @@
 """Text to token ids and back, for the tokenizers of the model families served here."""
 
+import contextlib
 import os
 import re
 
@@ -13,7 +14,7 @@ from vllm_obs.engine.frontend.gguf_tokenizer import read_gguf_tokenizer
 from vllm_obs.engine.frontend.hf_tokenizer import read_hf_tokenizer
 from vllm_obs.engine.frontend.vocabulary import Vocabulary
 from vllm_obs.engine.model.reading import reading
-from vllm_obs.engine.sampling_params import check_token_ids
+from vllm_obs.engine.sampling_checks import check_token_ids
 
 
 class Tokenizer:
@@ -29,7 +30,7 @@ class Tokenizer:
         self._plain = _without_special_tokens(backend)
         self._bytes: dict[int, bytes] = {}
         self.whole_texts: dict[int, str] = {}
-        """What detokenizers have found to be whole characters by itself, special tokens left out; by id."""
+        """What is known to be whole characters by itself, special tokens left out; by id."""
         self._special_ids = frozenset(vocabulary.special.values())
         self.special_pattern = _alternation(vocabulary.special)
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
@@ -66,6 +67,14 @@ class Tokenizer:
         kept = (i for i in token_ids if not (skip_special_tokens and i in self._special_ids))
         text = b"".join(map(self.token_bytes, kept)).decode("utf-8", "replace")
         return text if self._vocabulary.spelling == "byte_level" else text.removeprefix(" ")
+
+    def prepare_texts(self) -> None:
+        """Fill `whole_texts`, so that no stream pays for the first of each token. A microsecond a token."""
+        texts, spell = self.whole_texts, self._vocabulary.spell
+        for token, token_id in self._backend.get_vocab(with_added_tokens=True).items():
+            if token_id not in self._special_ids:
+                with contextlib.suppress(UnicodeDecodeError):  # part of a character
+                    texts[token_id] = spell(token_id, token).decode()
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one token stands for; a special token's are its spelling. Empty for an id without a token."""

@@ -7,10 +7,11 @@ import torch
 from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.attention.kv_cache import BlockedKVCache
 from vllm_obs.engine.kernels.cpu.program import Kernels, KernelWatch
-from vllm_obs.engine.model.compiled_step import StepPrograms, StepTensors
+from vllm_obs.engine.model.compiled_step import StepPrograms
 from vllm_obs.engine.model.interface import PagedKVCache, Progress, unwatched
 from vllm_obs.engine.model.linear import Linear
 from vllm_obs.engine.model.stage_ends import Inlet, Outlet
+from vllm_obs.engine.model.step_tensors import StepTensors
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,18 @@ from dataclasses import dataclass
 import torch
 
 from vllm_obs.engine.config import ModelArchitecture, VllmConfig
+from vllm_obs.engine.kernels.cpu.block_matrix import NUMBERS, BlockMatrix
 from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
 from vllm_obs.engine.kernels.cpu.jit import Machine, this_machine
 from vllm_obs.engine.kernels.cpu.linear import PackedMatrix, paired_order
 from vllm_obs.engine.kernels.cpu.linear_tile import UNROLLED, panel_outputs
 from vllm_obs.engine.kernels.cpu.program import Kernels, compiled_kernels
+from vllm_obs.engine.kernels.cpu.row_codes import GROUP_SIZE
 from vllm_obs.engine.model.block_weights import BlockEmbedding
 from vllm_obs.engine.model.compiled_decoder import CompiledDecoder
+from vllm_obs.engine.model.compiled_layer import CompiledLayer, CompiledLayers
 from vllm_obs.engine.model.compiled_memory import move_in_step_order
-from vllm_obs.engine.model.compiled_step import CompiledLayer, CompiledLayers, StepPrograms
+from vllm_obs.engine.model.compiled_step import StepPrograms
 from vllm_obs.engine.model.layer_tensors import LayerTensors
 from vllm_obs.engine.model.linear import Linear
 from vllm_obs.engine.model.linear_calls import Matrix, PackedHead
@@ -87,7 +90,7 @@ class _Builder:
 
     @property
     def stored(self) -> torch.dtype:
-        """What matrices are held in."""
+        """What an embedding, keys and values are held in."""
         dtype: torch.dtype = getattr(torch, self.stored_name)
         return dtype
 
@@ -108,7 +111,15 @@ class _Builder:
     def forms(self) -> tuple[str, ...]:
         """What its matrices are held in."""
         words = EMBEDDING if self._model.tie_word_embeddings else LM_HEAD
-        return self.source.forms(self.place.partition.layers(self._model), words, self.stored_name)
+        return self.source.forms(self.place.partition.layers(self._model), words, self.number_form)
+
+    @property
+    def number_form(self) -> str:
+        """What matrices that are no blocks are held in: whole numbers of 16 bits where inputs are whole groups."""
+        local = self.local
+        inputs = (local.hidden_size, local.num_heads * local.head_dim, local.intermediate_size)
+        is_rounded = self.stored_name != "float32" and all(size % GROUP_SIZE == 0 for size in inputs)
+        return NUMBERS if is_rounded else self.stored_name
 
     def decoder(self, kernels: "Future[Kernels]") -> CompiledDecoder:
         """All of it; the kernels are compiled meanwhile."""
@@ -193,7 +204,10 @@ class _Builder:
     def _packed(self, matrix: StoredMatrix) -> Matrix:
         if matrix.type_name is not None:
             return packed_blocks(matrix, self.machine)
-        return PackedMatrix.pack(self._stored(matrix.rows), self.machine)
+        stored = self._stored(matrix.rows)
+        if self.number_form == NUMBERS:
+            return BlockMatrix.round(matrix.rows, self.machine)
+        return PackedMatrix.pack(stored, self.machine)
 
     def _stored(self, matrix: torch.Tensor) -> torch.Tensor:
         converted = matrix.to(self.stored)

@@ -4,7 +4,7 @@ import torch
 
 from vllm_obs.engine.kernels.cpu.block_matrix import BlockMatrix
 from vllm_obs.engine.kernels.cpu.large_pages import move_to_large_pages
-from vllm_obs.engine.model.compiled_step import CompiledLayer
+from vllm_obs.engine.model.compiled_layer import CompiledLayer
 from vllm_obs.engine.model.linear_calls import Matrix
 from vllm_obs.engine.worker.host import return_freed_memory
 

@@ -10,7 +10,7 @@ from vllm_obs.engine.kernels.cpu.program import LABEL_FIELD, Kernel, Kernels, Re
 from vllm_obs.engine.model.operator_label import Operator, label
 
 Matrix = PackedMatrix | BlockMatrix
-"""In float32 or 16 bits, or in the blocks of its file."""
+"""In floats, or in whole numbers: of 16 bits, or the blocks of its file."""
 
 
 def linear_call(matrix: Matrix, finish: Finish, bias: int) -> Records:
@@ -47,6 +47,11 @@ class PackedHead:
     def __init__(self, kernels: Kernels, matrix: Matrix) -> None:
         self._kernels = kernels
         self._matrix = matrix
+
+    @property
+    def num_bytes(self) -> int:
+        """What a product reads of the matrix."""
+        return self._matrix.num_bytes
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         return multiply(self._kernels, hidden, self._matrix, torch.get_num_threads())

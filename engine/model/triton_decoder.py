@@ -1,14 +1,17 @@
 """The decoder family through Triton's kernels: matrix products are torch's, everything between them is ours."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 
-from vllm_obs.engine.attention.batch import AttentionBatch
+from vllm_obs.engine.attention.batch import TABLE_MULTIPLE, AttentionBatch
 from vllm_obs.engine.attention.kv_cache import BlockedKVCache
 from vllm_obs.engine.kernels.triton.configs import CAPABILITIES, Configs, configs_for, configs_of_card
+from vllm_obs.engine.kernels.triton.launch import WATCH
+from vllm_obs.engine.kernels.triton.launch_work import LaunchWork
 from vllm_obs.engine.kernels.triton.paged_attention import (
     AttentionShape,
     RaggedRows,
@@ -23,6 +26,7 @@ from vllm_obs.engine.kernels.triton.split_reduction import split_reduction
 from vllm_obs.engine.model.decoder import Decoder
 from vllm_obs.engine.model.interface import PagedKVCache, Progress, unwatched
 from vllm_obs.engine.model.layers import DecoderLayer, RMSNorm
+from vllm_obs.engine.model.stage_ends import ReceivedStates
 
 _logger = logging.getLogger(__name__)
 
@@ -75,6 +79,16 @@ class TritonDecoder:
         """The same model by other means."""
         return cls(plain, torch.view_as_real(plain.rotations).contiguous(), card)
 
+    @property
+    def is_later_stage(self) -> bool:
+        """Whether another rank makes what this one's layers begin with."""
+        return isinstance(self.plain.inlet, ReceivedStates)
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether it makes logits."""
+        return self.plain.lm_head is not None
+
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> PagedKVCache:
         """A zeroed cache of `num_blocks` blocks for all layers."""
         return self.plain.allocate_kv_cache(num_blocks, block_size)
@@ -108,11 +122,24 @@ class TritonDecoder:
 
         Nothing in it depends on what the tensors hold, so it can be captured in a CUDA graph.
         """
+        stream = self.plain.inlet(tokens.token_ids)
+        return self.plain.outlet(self.through(stream, tokens, logits_indices, kv_cache, on_layer))
+
+    @torch.inference_mode()
+    def through(
+        self,
+        stream: torch.Tensor,
+        tokens: "DeviceTokens",
+        logits_indices: torch.Tensor | None,
+        kv_cache: PagedKVCache,
+        on_layer: Progress = unwatched,
+    ) -> torch.Tensor:
+        """The residual stream (T or R, hidden), float32, after all layers; what is given may be used up."""
         assert isinstance(kv_cache, BlockedKVCache)
         plain = self.plain
         places = Places(tokens.positions, tokens.slots, self.rotations)
         step = _Step(self.card, places, tokens.rows, tokens.max_seq_len, plain.numerics.activations)
-        residual, made = plain.inlet(tokens.token_ids).contiguous(), None
+        residual, made = stream.contiguous(), None
         last = len(plain.layers) - 1 if plain.lm_head is not None else -1
         for number, (layer, layer_cache) in enumerate(zip(plain.layers, kv_cache.layers, strict=True)):
             attended = step.attend(layer, residual, made, layer_cache)
@@ -123,14 +150,21 @@ class TritonDecoder:
             if len(residual):
                 made = step.finish(layer, residual, attended)
             on_layer()
-        return plain.outlet(residual if made is None else residual + made)
+        return residual if made is None else residual + made
+
+    def watch_launches(self, watch: Callable[[LaunchWork], None] | None) -> None:
+        """Tell of every launch on this thread from now on, the sampler's too; None ends it."""
+        WATCH.seen = watch
 
     def warm_decodes(self, kv_cache: PagedKVCache, max_seq_len: int) -> None:
-        """Run a padding token with every number of splits that keys may come in: each is a kernel of its own."""
+        """Run a padding token with every number of splits that keys may come in: each is a kernel of its own.
+
+        Its block table is as wide as those of steps are: for a stride of 1 Triton would compile other kernels.
+        """
         device = self.rotations.device
         token, nowhere = (torch.full((1,), value, dtype=torch.int64, device=device) for value in (0, -1))
         starts = torch.arange(2, dtype=torch.int32, device=device)
-        tables = torch.zeros((1, 1), dtype=torch.int64, device=device)
+        tables = torch.zeros((1, TABLE_MULTIPLE), dtype=torch.int64, device=device)
         rows = RaggedRows(tables, starts, torch.ones(1, dtype=torch.int32, device=device), max_query_len=1)
         reach = 1
         while reach < 2 * max_seq_len:

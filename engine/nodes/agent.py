@@ -136,7 +136,10 @@ class Agent:
         config = replace(theirs, model=model, parallel=parallel, run_dir=own.run_dir)
         ranks = ranks_of(config, parallel.node_rank)
         _logger.info(
-            "host 0 has come (generation %d): starting ranks %d to %d", config.generation, ranks[0], ranks[-1]
+            "connected to host 0 (engine restart %d): starting ranks %d to %d",
+            config.generation,
+            ranks[0],
+            ranks[-1],
         )
         self._recorder.doing(Activity.SERVING)
 

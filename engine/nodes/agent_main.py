@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from vllm_obs.engine.nodes.agent_session import Stopped
 from vllm_obs.engine.nodes.remote_nodes import node_title
 from vllm_obs.engine.recording import make_recorder
 from vllm_obs.engine.run_dir import RunDirectory
+from vllm_obs.telemetry.console import tell
 from vllm_obs.telemetry.flight_recorder import WORKER_RING_BYTES
 from vllm_obs.telemetry.records import ProcessStarted
 from vllm_obs.telemetry.stack_dump import dumps_stacks
@@ -50,7 +50,7 @@ def run_agent(config: VllmConfig, module: str = WORKER_MODULE) -> int:
             with logged_to(path, title), dumps_stacks(path, title):
                 return _run(_recorded(config, path), title, module)
     except (ConfigError, StartupError) as error:
-        print("vllm-obs:", *str(error).split(), file=sys.stderr, flush=True)
+        tell(str(error))
         return error.exit_code
 
 

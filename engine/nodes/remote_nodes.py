@@ -237,7 +237,8 @@ def _listen(context: "zmq.Context[zmq.Socket[bytes]]", config: VllmConfig) -> No
             socket.bind(endpoint)
         except zmq.ZMQError as error:
             if error.errno != zmq.EADDRINUSE or time.monotonic() >= deadline:
-                raise ConfigError(f"cannot listen for other hosts on {endpoint}: {error.strerror}") from None
+                why = zmq.strerror(error.errno or 0)
+                raise ConfigError(f"cannot listen for other hosts on {endpoint}: {why}") from None
             time.sleep(0.1)
         else:
             return NodeLine(context, socket, {door.socket: door.look}, is_host=True)

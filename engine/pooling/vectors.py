@@ -20,12 +20,13 @@ def finished(vector: Float32Array, normalize: bool, dimensions: int | None = Non
 
 
 def cosines(vectors: Sequence[Float32Array], others: Sequence[Float32Array]) -> list[float]:
-    """The cosine of each pair; one vector alone is compared with all the others."""
+    """The cosine of each pair, in [-1, 1]; one vector alone is compared with all the others."""
     left = np.stack(vectors).astype(np.float64)
     right = np.stack(others).astype(np.float64)
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     products = (left * right).sum(axis=1)
-    values: list[float] = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0).tolist()
+    ratios = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    values: list[float] = ratios.clip(-1.0, 1.0).tolist()  # rounding goes beyond
     return values
 
 

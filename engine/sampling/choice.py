@@ -5,6 +5,8 @@ rest is numpy's, row by row: every parallel region waits for the slowest thread,
 than the work.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -20,21 +22,40 @@ Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 
 
-def best_tokens(logits: torch.Tensor) -> tuple[Int64Array, Float32Array]:
+def best_tokens(logits: torch.Tensor, rows: list[int] | None = None) -> tuple[Int64Array, Float32Array]:
     """The first best token of each row of float32 logits (R, vocab), and its logit; NaN counts as best.
 
-    numpy's argmax is vectorised on CPUs, where torch's is not.
+    Of those `rows` alone, if they are given. numpy's argmax is vectorised on CPUs, where torch's is not.
     """
     if logits.device.type == "cpu":
         values = logits.numpy()
-        best = values.argmax(-1)
-        return best, values[np.arange(len(best)), best]
+        if rows is None:
+            best = values.argmax(-1)
+            return best, values[np.arange(len(best)), best]
+        best = np.array([values[row].argmax() for row in rows], np.int64)
+        return best, values[rows, best]
+    if rows is not None:
+        logits = logits[torch.tensor(rows, device=logits.device)]
     maxima, indices = logits.max(-1)
     return indices.cpu().numpy(), maxima.cpu().numpy()
 
 
-def choose_tokens(logits: torch.Tensor, best: Int64Array, batch: SamplingBatch) -> Int64Array:
-    """int64 (R,) for finite float32 logits (R, vocab), whose best tokens are `best`; may overwrite the logits."""
+def best_among(logits: Float32Array, token_ids: Int64Array) -> tuple[int, float]:
+    """The first best of these tokens of one row, and its logit; -inf where there is no token."""
+    if not len(token_ids):
+        return 0, -np.inf
+    values = logits[token_ids]
+    place = int(values.argmax())
+    return int(token_ids[place]), float(values[place])
+
+
+def choose_tokens(
+    logits: torch.Tensor, best: Int64Array, batch: SamplingBatch, few: Mapping[int, Int64Array] | None = None
+) -> Int64Array:
+    """int64 (R,) for finite float32 logits (R, vocab), whose best tokens are `best`; may overwrite the logits.
+
+    `few`, on a CPU: all tokens that a row without filters may have; its other logits are not looked at.
+    """
     tokens = best.copy()
     if not batch.needed & Need.RANDOM:
         return tokens
@@ -47,6 +68,12 @@ def choose_tokens(logits: torch.Tensor, best: Int64Array, batch: SamplingBatch) 
     if len(filtered := np.flatnonzero(needs == Need.RANDOM | Need.FILTERS)):
         draw = _draw_filtered if logits.device.type == "cpu" else _draw_sorted
         tokens[filtered] = draw(logits, filtered, numbers[filtered], batch)
+    for row, token_ids in (few or {}).items():
+        if needs[row] == Need.RANDOM and len(token_ids):
+            temperature = batch.columns.temperatures[batch.rows[row]]
+            likelihoods = _weights_of(logits.numpy()[row, token_ids], temperature)
+            tokens[row] = _draw_one(token_ids, likelihoods, numbers[row])
+            needs[row] = 0
     if len(plain := np.flatnonzero(needs == Need.RANDOM)):  # last, as it overwrites
         weights = _probabilities(logits, plain, batch)
         drawn = draw_tokens(weights, torch.from_numpy(numbers[plain]).to(logits.device))
@@ -59,6 +86,14 @@ def _probabilities(logits: torch.Tensor, rows: Int64Array, batch: SamplingBatch)
     temperatures = torch.from_numpy(batch.columns.temperatures[batch.rows[rows]]).to(logits.device)
     chosen = logits if len(rows) == len(logits) else logits[torch.from_numpy(rows).to(logits.device)]
     return torch.softmax(chosen.mul_(temperatures.reciprocal()[:, None]), dim=-1)
+
+
+def _weights_of(values: Float32Array, temperature: np.float32) -> Float32Array:
+    """In proportion to the probabilities at a temperature; zeros where no value is finite."""
+    scaled = values / temperature
+    best = scaled.max()
+    weights: Float32Array = np.exp(scaled - best) if np.isfinite(best) else np.zeros_like(scaled)
+    return weights
 
 
 def _draw_filtered(

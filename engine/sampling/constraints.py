@@ -89,7 +89,22 @@ def banned_by_bad_words(words: Sequence[tuple[int, ...]], output_ids: npt.NDArra
     return np.array(sorted(set(banned)), np.int64)
 
 
-def apply_bitmask(logits: torch.Tensor, rows: Sequence[int], bitmask: npt.NDArray[np.int32]) -> None:
+def is_allowed(token_id: int, bitmask: npt.NDArray[np.int32], number: int) -> bool:
+    """Whether a token's bit is set in the mask of this number; beyond its width no token is allowed."""
+    place, bit = divmod(token_id, WORD_BITS)
+    return place < bitmask.shape[1] and bool(bitmask.item(number, place) >> bit & 1)
+
+
+def tokens_of(words: npt.NDArray[np.int32], vocab_size: int) -> Int64Array:
+    """The tokens below `vocab_size` whose bits are set in a mask, int32 (words,), in ascending order."""
+    filled = np.flatnonzero(words)
+    bits = np.unpackbits(words[filled].view(np.uint8), bitorder="little")
+    places = np.flatnonzero(bits)
+    token_ids = filled[places // WORD_BITS] * WORD_BITS + places % WORD_BITS
+    return token_ids[token_ids < vocab_size]
+
+
+def apply_bitmask(logits: torch.Tensor, rows: Sequence[int] | Int64Array, bitmask: npt.NDArray[np.int32]) -> None:
     """Make tokens whose bit is 0 impossible, in place; bits run from the least significant of each int32.
 
     bitmask: (len(rows), at least ceil(vocab / 32)). Tokens beyond its width are not allowed.
@@ -97,7 +112,7 @@ def apply_bitmask(logits: torch.Tensor, rows: Sequence[int], bitmask: npt.NDArra
     kernel = _bitmask_kernel() if logits.device.type == "cpu" else None
     num_words = 0 if kernel is None else min(logits.shape[-1] // WORD_BITS, bitmask.shape[1])
     if kernel is not None:
-        kernel.apply(logits.numpy(), np.array(rows, np.int64), bitmask, num_words)
+        kernel.apply(logits.numpy(), np.asarray(rows, np.int64), bitmask, num_words)
     if (num_done := num_words * WORD_BITS) < logits.shape[-1]:
         _blank_banned(logits[:, num_done:], rows, bitmask[:, num_words:])
 
@@ -110,7 +125,7 @@ def _bitmask_kernel() -> "Bitmask | None":
     return compiled_bitmask()
 
 
-def _blank_banned(logits: torch.Tensor, rows: Sequence[int], bitmask: npt.NDArray[np.int32]) -> None:
+def _blank_banned(logits: torch.Tensor, rows: Sequence[int] | Int64Array, bitmask: npt.NDArray[np.int32]) -> None:
     """`apply_bitmask` by torch, on the logits' device, where the bits are taken apart."""
     size, device = logits.shape[-1], logits.device
     words = torch.from_numpy(np.ascontiguousarray(bitmask)).to(device)

@@ -1,13 +1,12 @@
 """TritonSampler: every row of a step sampled by kernels, without a wait before the result is asked for."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from vllm_obs.engine.kernels.triton.best_tokens import best_tokens, logprobs
 from vllm_obs.engine.kernels.triton.configs import Configs
 from vllm_obs.engine.kernels.triton.filtered_draw import DrawColumns, filtered_draw
 from vllm_obs.engine.kernels.triton.logit_edits import PenaltyColumns, RowTokens, logit_bias, penalties
@@ -20,13 +19,8 @@ from vllm_obs.engine.sampling.edit_plan import Array, EditPlan, edit_plan
 from vllm_obs.engine.sampling.launched import ComputeLogits, Known, Launched
 from vllm_obs.engine.sampling.logprobs import position_of
 from vllm_obs.engine.sampling.sampler import SampledTokens, failures, plant_faults
+from vllm_obs.engine.sampling.triton_scores import TritonScorer
 from vllm_obs.engine.worker.device_port import DevicePort
-
-ALTERNATIVES = (0, 2, 8, 32)
-"""Numbers of alternatives that there is a kernel for: the next larger one is taken, and the best of it kept.
-
-Log-probabilities of more tokens are torch's: the kernel reads a row once for each.
-"""
 
 _logger = logging.getLogger(__name__)
 
@@ -75,8 +69,6 @@ class TritonSampler:
     def launch(self, compute_logits: ComputeLogits, batch: SamplingBatch, masks: GrammarMasks | None) -> Launched:
         """Queue everything; what goes wrong with one row fails that one alone, by way of the other sampler."""
         counts = [batch.spec(row).logprobs or 0 for row in batch.indices(Need.LOGPROBS)]
-        if max(counts, default=0) > ALTERNATIVES[-1]:
-            return Known(sample_rows(compute_logits, batch, masks))
         try:
             return self._launch(compute_logits(), batch, masks, counts)
         except (MemoryError, torch.OutOfMemoryError):
@@ -101,15 +93,16 @@ class TritonSampler:
         maxima = self._edit(logits, plan, edits) if plan else []
         tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
         filtered_draw(logits, columns, tokens, torch.empty_like(columns.top_ps), self.configs).run()
-        found = self._logprobs(raw, tokens.index_select(0, wanted_rows), max(counts)) if counts else []
+        found: Sequence[torch.Tensor] = ()
+        if counts:
+            chosen = tokens.index_select(0, wanted_rows).clamp_(min=0)
+            found = TritonScorer(self.configs).scores(raw, chosen, max(counts))
         fetch = self.port.download([tokens, *maxima, *found])
         return LaunchedSample(tokens, batch, bool(maxima), counts, fetch)
 
     def _edit(self, logits: torch.Tensor, plan: EditPlan, uploaded: list[torch.Tensor]) -> list[torch.Tensor]:
         """Change the logits. Their maxima before that, which tell a broken row from one with nothing left."""
-        maxima = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
-        best = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-        best_tokens(logits, best, maxima, self.configs).run()
+        maxima = TritonScorer(self.configs).maxima(logits)
         tensors = iter(uploaded)
         for _ in plan.masks:
             token_bitmask(logits, next(tensors), next(tensors), self.configs).run()
@@ -121,16 +114,6 @@ class TritonSampler:
             columns = PenaltyColumns(*(next(tensors) for _ in range(4)))
             penalties(logits, seen, columns, self.configs).run()
         return [maxima]
-
-    def _logprobs(self, raw: torch.Tensor, chosen: torch.Tensor, num_best: int) -> list[torch.Tensor]:
-        """Token ids, log-probabilities and ranks."""
-        num_best = min(next(number for number in ALTERNATIVES if number >= num_best), raw.shape[1])
-        shape = (len(raw), 1 + num_best)
-        token_ids = torch.empty(shape, dtype=torch.int32, device=raw.device)
-        values = torch.empty(shape, dtype=torch.float32, device=raw.device)
-        ranks = torch.empty(len(raw), dtype=torch.int32, device=raw.device)
-        logprobs(raw, chosen.clamp_(min=0), (token_ids, values, ranks), num_best, self.configs).run()
-        return [token_ids, values, ranks]
 
 
 def _draw_arrays(batch: SamplingBatch) -> list[Array]:

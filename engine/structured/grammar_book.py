@@ -82,11 +82,12 @@ class GrammarBook:
 
     def _masks(self, requests: list[Request]) -> GrammarMasks:
         bitmask = np.zeros((len(requests), self._num_words), np.int32)
-        for request, words in zip(requests, bitmask, strict=True):
+        first_address, row_bytes = bitmask.ctypes.data, bitmask.strides[0]
+        for row, (request, words) in enumerate(zip(requests, bitmask, strict=True)):
             assert request.grammar is not None
             try:
                 maybe_fault("grammar_mask", request.request_id)
-                request.grammar.write_mask(words)
+                request.grammar.write_mask(words, first_address + row * row_bytes)
             except MemoryError:
                 raise
             except Exception as error:

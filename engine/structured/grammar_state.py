@@ -7,6 +7,9 @@ from llguidance import LLMatcher
 from vllm_obs.engine.errors import RequestError, RequestFailedError
 from vllm_obs.engine.structured.compiler import Compiled
 
+LEFT = "doesn't satisfy the grammar"
+"""What llguidance says of a token that its own mask did not allow; everything else are its limits."""
+
 
 class GrammarState:
     """Made when the sequence arrives; it may be scheduled once `is_ready`. Errors are for that sequence only."""
@@ -34,13 +37,21 @@ class GrammarState:
         except Exception as error:
             raise RequestFailedError("The grammar could not be compiled.") from error
 
-    def write_mask(self, words: npt.NDArray[np.int32]) -> None:
-        """Write the tokens that may come next, one bit each, into int32 (ceil(vocab / 32),)."""
+    def write_mask(self, words: npt.NDArray[np.int32], address: int) -> None:
+        """Write the tokens that may come next, one bit each, into int32 (ceil(vocab / 32),) at this address.
+
+        To ask an array for its address takes as long as most masks do, so the whole step's is asked once.
+        """
         assert self._matcher is not None, "begin comes first"
-        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(address, words.nbytes)
 
     def accept(self, token_id: int) -> None:
-        """The sequence has this token now. RequestFailedError when the grammar has no such place."""
+        """The sequence has this token now. RequestFailedError when the grammar has no such place, or is too large.
+
+        How much work a grammar is shows as it is followed: `compiler.LIMITS` end what no one would wait for.
+        """
         assert self._matcher is not None, "begin comes first"
         if not self._matcher.consume_token(token_id):
-            raise RequestFailedError("The output left its grammar.")
+            if LEFT in self._matcher.get_error():
+                raise RequestFailedError("The output left its grammar.")
+            raise RequestFailedError("Following the grammar takes too much work.", "unsupported")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from llguidance import LLMatcher, StructTag
 
 from vllm_obs.engine.errors import RequestError
+from vllm_obs.engine.structured.schema_form import compilable
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -19,22 +20,31 @@ MAX_ECHO_CHARS = 48
 MAX_BLANKS = 24
 """So many blanks and line ends may stand between two words of JSON; without a bound a model can go on for ever."""
 
-_BLANKS = rf"[ \t\n\r]{{1,{MAX_BLANKS}}}"
-_FLEXIBLE: "JsonCompileOptions" = {"whitespace_flexible": True, "whitespace_pattern": _BLANKS}
+BLANKS = rf"[ \t\n\r]{{1,{MAX_BLANKS}}}"
+_FLEXIBLE: "JsonCompileOptions" = {"whitespace_flexible": True, "whitespace_pattern": BLANKS}
 _COMPACT: "JsonCompileOptions" = {"whitespace_flexible": False}
 
 
 def json_grammar(schema: Mapping[str, Any] | bool, is_compact: bool = False) -> str:
     """JSON that a JSON Schema accepts; RequestError where the schema cannot be written down or is too long."""
-    if isinstance(schema, bool):
-        schema = {} if schema else {"not": {}}
-    text = _written(schema)
-    _check_length("the JSON schema", text)
+    text = schema_text(schema)
     try:
         grammar = LLMatcher.grammar_from_json_schema(text, overrides=_COMPACT if is_compact else _FLEXIBLE)
     except ValueError as error:
         raise RequestError(f"The JSON schema cannot be used: {told(str(error), text)}.", "json") from None
     return _checked(grammar)
+
+
+def schema_text(schema: Mapping[str, Any] | bool) -> str:
+    """A schema written down for the compiler. RequestError where that cannot be done, or it is too long."""
+    if isinstance(schema, bool):
+        schema = {} if schema else {"not": {}}
+    try:
+        text = json.dumps(compilable(schema), ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RequestError(f"The JSON schema cannot be written: {told(str(error), '')}.", "json") from None
+    _check_length("the JSON schema", text)
+    return text
 
 
 def json_object_grammar(is_compact: bool = False) -> str:
@@ -61,10 +71,21 @@ def choice_grammar(choices: Sequence[str]) -> str:
 
 def lark_grammar(text: str) -> str:
     """A context-free grammar in the Lark dialect, or in GBNF (rules written with ::=)."""
+    return _checked(LLMatcher.grammar_from_lark(lark_text(text)))
+
+
+def lark_text(text: str) -> str:
+    """The same in the Lark dialect."""
     _check_length("the grammar", text)
-    if "::=" in text:
-        text = _lark_of_gbnf(text)
-    return _checked(LLMatcher.grammar_from_lark(text))
+    return _lark_of_gbnf(text) if "::=" in text else text
+
+
+def grammar_with_parts(text: str, parts: Mapping[str, str]) -> str:
+    """A grammar in the Lark dialect, and the others that it names as @part."""
+    if not parts:
+        return _checked(LLMatcher.grammar_from_lark(text))
+    named = [{"name": name, "lark_grammar": part} for name, part in parts.items()]
+    return _checked(json.dumps({"grammars": [{"name": "whole", "lark_grammar": text}, *named]}))
 
 
 def tag_grammar(tags: Sequence[StructTag]) -> str:
@@ -73,13 +94,6 @@ def tag_grammar(tags: Sequence[StructTag]) -> str:
         raise RequestError(f"structural_tag has {len(tags)} tags; 1 to {MAX_TAGS} may be.", "structural_tag")
     text = StructTag.to_grammar(list(tags), assume_special=False)
     return _checked(text if text.lstrip().startswith("{") else LLMatcher.grammar_from_lark(text))
-
-
-def _written(schema: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise RequestError(f"The JSON schema cannot be written: {told(str(error), '')}.", "json") from None
 
 
 def _lark_of_gbnf(text: str) -> str:

@@ -1,7 +1,7 @@
 """StructuredOutputsParams: what a client wants its output to match, and the grammar that says it."""
 
 import json as json_library
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -9,7 +9,10 @@ from llguidance import StructTag
 
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.structured import grammar_text
+from vllm_obs.engine.structured.tag_format import format_grammar
 
+MAX_TEXT_DEPTH = 64
+"""Lists and objects within one another in the text of a schema or a tag, as many as in a request's body."""
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
@@ -18,7 +21,7 @@ class StructuredOutputsParams:
     """vLLM's structured outputs, under its names: just one of the kinds, and how JSON is spaced.
 
     `json` is a schema or its text; `choice` texts of which one is the output; `grammar` Lark or GBNF;
-    `structural_tag` the triggers and structures of tags inside free text, or the text of that.
+    `structural_tag` a nested format, or the triggers and structures of tags inside free text, or the text of that.
     """
 
     json: str | Mapping[str, Any] | bool | None = None
@@ -55,7 +58,7 @@ class StructuredOutputsParams:
                 return grammar_text.choice_grammar(_choices_of(self.choice))
             case "grammar":
                 return grammar_text.lark_grammar(_text_of(self.grammar, "grammar"))
-        return grammar_text.tag_grammar(_tags_of(self.structural_tag))
+        return _tag_grammar(self.structural_tag)
 
 
 NAMES = frozenset(field.name for field in fields(StructuredOutputsParams))
@@ -86,11 +89,19 @@ def _choices_of(choices: Any) -> list[str]:
     return [_text_of(choice, "choice") for choice in choices]
 
 
-def _tags_of(value: Any) -> list[StructTag]:
-    """Of {"structures": [{"begin", "schema", "end"}], "triggers": […]}; each has the first trigger that fits."""
+def _tag_grammar(value: Any) -> str:
+    """In the nested form there is a format, in the older one there are structures and triggers."""
     tag = _parsed(value, "structural_tag") if isinstance(value, str) else value
+    if isinstance(tag, Mapping) and tag.get("format") is not None:
+        return format_grammar(tag["format"])
+    return grammar_text.tag_grammar(_tags_of(tag))
+
+
+def _tags_of(tag: Any) -> list[StructTag]:
+    """Of {"structures": [{"begin", "schema", "end"}], "triggers": […]}; each has the first trigger that fits."""
     if not isinstance(tag, Mapping) or not isinstance(tag.get("structures"), list):
-        raise RequestError("structural_tag needs structures and triggers.", "structural_tag", reason="unsupported")
+        what = "structural_tag needs a format, or structures and triggers."
+        raise RequestError(what, "structural_tag", reason="unsupported")
     triggers = tag.get("triggers")
     if not isinstance(triggers, list) or not all(isinstance(trigger, str) and trigger for trigger in triggers):
         raise RequestError("structural_tag needs triggers: texts with which its tags begin.", "structural_tag")
@@ -120,6 +131,26 @@ def _parsed(text: str, param: str) -> Any:
             f"{param} has {len(text)} characters; at most {grammar_text.MAX_GRAMMAR_CHARS} may be.", param
         )
     try:
-        return json_library.loads(text)
-    except (ValueError, RecursionError):
+        value = json_library.loads(text)
+    except RecursionError:
+        raise _too_deep(param) from None
+    except ValueError:
         raise RequestError(f"{param} is not JSON.", param) from None
+    if _is_too_deep(value):
+        raise _too_deep(param)
+    return value
+
+
+def _is_too_deep(value: Any) -> bool:
+    level = _containers([value])
+    for _ in range(MAX_TEXT_DEPTH):
+        level = [inner for part in level for inner in _containers(part.values() if type(part) is dict else part)]
+    return bool(level)
+
+
+def _containers(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if isinstance(value, dict | list)]
+
+
+def _too_deep(param: str) -> RequestError:
+    return RequestError(f"{param} is nested deeper than {MAX_TEXT_DEPTH} levels.", param, reason="too_deep")

@@ -130,6 +130,14 @@ class SyntheticWorker:
             moments=[self._moments(begun_at)],
         )
 
+    def launch_sampling(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
+        """What a Worker only begins is done at once here."""
+        return self.sample_tokens(masks)
+
+    def answer(self, flight: ModelRunnerOutput) -> ModelRunnerOutput:
+        """It is there."""
+        return flight
+
     def shutdown(self) -> None:
         """There is nothing to let go of."""
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from vllm_obs.engine.worker.decode_graphs import Graph, Work
+from vllm_obs.engine.worker.graph_captures import Graph, Work
 
 
 class CudaGraphMaker:
@@ -19,10 +19,13 @@ class CudaGraphMaker:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = stream
 
-    def capture(self, work: Work) -> tuple[Graph, torch.Tensor]:
-        """Run the work as it is, so that kernels are compiled and libraries have their handles; capture it."""
+    def rehearse(self, work: Work) -> None:
+        """Do it on the capture's stream: a library's workspace there is another than elsewhere."""
         with self._beside():
             work()
+
+    def capture(self, work: Work) -> tuple[Graph, torch.Tensor]:
+        """Write down what it queues; exchanges between GPUs are queued like kernels, and written down too."""
         graph = torch.cuda.CUDAGraph()
         failures: list[Exception] = []
         results: list[torch.Tensor] = []

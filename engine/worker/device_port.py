@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from vllm_obs.engine.attention.batch import TABLE_MULTIPLE
+
 Array = npt.NDArray[Any]
 Results = Callable[[], list[Array]]
 
@@ -72,7 +74,7 @@ class CudaPort:
     copies from it are over; no copy is waited for.
     """
 
-    table_multiple = 16
+    table_multiple = TABLE_MULTIPLE
 
     def __init__(self, device: torch.device, make_event: Callable[..., Any] = torch.cuda.Event) -> None:
         self.device = device

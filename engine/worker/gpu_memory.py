@@ -8,6 +8,8 @@ import torch
 from vllm_obs.engine.errors import VllmObsError
 from vllm_obs.engine.worker.memory import size_text
 
+_SAYS_SO = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What the driver and its libraries say of it, when it was not torch that asked for memory."""
 _ASKED = re.compile(r"[Tt]ried to allocate (\d+(?:\.\d+)?) ([KMGT]?)(?:i?B|bytes)")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _FLAGS = "lower --gpu-memory-utilization, --max-model-len or --max-num-seqs, or set --enforce-eager"
@@ -77,7 +79,14 @@ class MemoryHeld(NamedTuple):
     graphs: int = 0
 
 
-def out_of_memory(error: torch.OutOfMemoryError, what: str, held: MemoryHeld, memory: GpuMemory) -> str:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the GPU's memory was not enough: for torch, for a graph or a library, or for a kernel's code."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAYS_SO)
+
+
+def out_of_memory(error: Exception, what: str, held: MemoryHeld, memory: GpuMemory) -> str:
     """One line: what was being done, asked, free and total, who holds how much, and the flags to change."""
     free, total = memory.free_and_total()
     asked = _asked_for(str(error))

@@ -8,10 +8,11 @@ from vllm_obs.engine.config import VllmConfig
 from vllm_obs.engine.model.interface import DecoderModel, PagedKVCache
 from vllm_obs.engine.worker.gpu_memory import GpuMemory
 from vllm_obs.engine.worker.graph_buckets import bucket_sizes
+from vllm_obs.engine.worker.graph_captures import ALONE, Captures, GraphMaker, Shards
 from vllm_obs.telemetry.records import EagerReason
 
 if TYPE_CHECKING:
-    from vllm_obs.engine.worker.decode_graphs import DecodeGraphs, GraphMaker
+    from vllm_obs.engine.worker.decode_graphs import DecodeGraphs
 
 TRIAL_SIZES = 2
 """Graphs that are captured to see what all will take: the largest, which sizes the pool, and the next one."""
@@ -25,8 +26,6 @@ def why_no_graphs(config: VllmConfig, model: DecoderModel) -> EagerReason:
         return "no_gpu"
     if config.graphs.enforce_eager:
         return "enforce_eager"
-    if config.parallel.world_size > 1:
-        return "several_ranks"
     return "" if hasattr(model, "card") else "attention_backend"  # only Triton's decoder has one
 
 
@@ -39,8 +38,9 @@ class GraphSetUp:
 
     config: VllmConfig
     model: DecoderModel
-    make_maker: "Callable[[], GraphMaker]"
+    make_maker: Callable[[], GraphMaker]
     memory: GpuMemory
+    shards: Shards = ALONE
 
     @property
     def sizes(self) -> list[int]:
@@ -51,17 +51,23 @@ class GraphSetUp:
         return bucket_sizes(max_num_rows, graphs.capture_sizes)
 
     def bytes_needed(self) -> int:
-        """What all graphs and their buffers will take, seen on the two largest, which are let go again."""
-        used = [self._used()]
+        """What all graphs and their buffers will take, seen on the two largest, which are let go again.
+
+        What libraries and exchanges take once is no graph's: they have it before anything is counted.
+        """
         kv_cache = self.model.allocate_kv_cache(1, self.config.cache.block_size)
+        before = self._used()
         graphs = self._graphs(kv_cache)
+        buffer_bytes = self._used() - before
+        graphs.rehearse(self.sizes[-1])
+        used = [self._used()]
         graphs.capture(self.sizes[-TRIAL_SIZES:], on_size=lambda: used.append(self._used()))
         del graphs, kv_cache
         self.memory.settle()
         if len(used) < 2:
             return 0  # nothing could be captured: the real capture will say so again
         further = max(LEAST_GRAPH_BYTES, used[-1] - used[1])
-        return max(0, used[1] - used[0]) + further * (len(self.sizes) - 1)
+        return max(0, buffer_bytes + used[1] - used[0]) + further * (len(self.sizes) - 1)
 
     def captured(self, kv_cache: PagedKVCache) -> "tuple[DecodeGraphs, int]":
         """All graphs over the real cache, and the bytes that they took."""
@@ -76,7 +82,8 @@ class GraphSetUp:
 
         config = self.config
         limits = GraphLimits(self.sizes[-1], config.model.max_model_len, config.cache.block_size)
-        return DecodeGraphs(self.model, kv_cache, limits, self.make_maker())  # type: ignore[arg-type]
+        captures = Captures(self.make_maker(), self.shards)
+        return DecodeGraphs(self.model, kv_cache, limits, captures)  # type: ignore[arg-type]
 
     def _used(self) -> int:
         """All that is taken of the device: a graph's own memory is not the allocator's."""
@@ -85,11 +92,13 @@ class GraphSetUp:
         return total - free
 
 
-def cuda_graph_set_up(config: VllmConfig, model: DecoderModel, memory: GpuMemory) -> GraphSetUp:
+def cuda_graph_set_up(
+    config: VllmConfig, model: DecoderModel, memory: GpuMemory, shards: Shards = ALONE
+) -> GraphSetUp:
     """The one whose graphs are CUDA's."""
     import torch
 
     from vllm_obs.engine.worker.cuda_graphs import CudaGraphMaker
 
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    return GraphSetUp(config, model, lambda: CudaGraphMaker(stream), memory)
+    return GraphSetUp(config, model, lambda: CudaGraphMaker(stream), memory, shards)

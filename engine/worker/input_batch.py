@@ -25,8 +25,8 @@ class InputBatch:
     block_tables: int64 (rows, max blocks), 0 beyond `num_blocks`. pending: the token sampled for a row but not
     appended yet, or NO_TOKEN. pooling: the place in POOLING_KINDS of how a row is pooled, or NOT_POOLED. A pending
     token and the last one of a row may be UNREAD; sampled_places: where it is then among those sampled last. The
-    operating system commits the wide columns as rows grow. `epoch` counts the plans; there may be an UNREAD token
-    where `has_unread`.
+    operating system commits the wide columns as rows grow. `epoch` counts the plans, `added_epochs` has each row's
+    first; there may be an UNREAD token where `has_unread`.
     """
 
     def __init__(self, max_num_rows: int, max_num_tokens: int, block_size: int, vocab_size: int) -> None:
@@ -44,6 +44,7 @@ class InputBatch:
         self.pooling: Int64Array = np.full(max_num_rows, NOT_POOLED, np.int64)
         self.pending: Int64Array = np.full(max_num_rows, NO_TOKEN, np.int64)
         self.sampled_places: Int64Array = np.zeros(max_num_rows, np.int64)
+        self.added_epochs: Int64Array = np.zeros(max_num_rows, np.int64)
         self.has_unread = False
         self.epoch = 0
         self.sampling = SamplingColumns(max_num_rows, vocab_size)
@@ -61,8 +62,11 @@ class InputBatch:
         return rows
 
     def note_sampled(self, rows: Int64Array, token_ids: list[int]) -> None:
-        """Keep what was just sampled for `rows`, to append when a plan leaves the token to the worker."""
-        self.pending[rows] = token_ids
+        """Keep what was just sampled for `rows`, to append when a plan leaves the token to the worker.
+
+        A plan made before it was known that a row failed (-1) goes on with 0; what comes of it is nobody's.
+        """
+        self.pending[rows] = np.maximum(token_ids, 0)
         self.has_unread = False
 
     def note_unread(self, rows: Int64Array) -> None:
@@ -71,11 +75,13 @@ class InputBatch:
         self.sampled_places[rows] = np.arange(len(rows))
         self.has_unread = True
 
-    def note_read(self, request_ids: list[str], token_ids: list[int]) -> None:
-        """What was sampled for these is known now. Some may be held no more, or have had it appended already."""
+    def note_read(self, epoch: int, request_ids: list[str], token_ids: list[int]) -> None:
+        """What was sampled for these at an epoch is known now. Some may be held no more, or have had it appended
+        already; another sequence may have the id of one by now.
+        """
         for request_id, token in zip(request_ids, token_ids, strict=True):
             row = self._row_of.get(request_id)
-            if row is None:
+            if row is None or self.added_epochs[row] > epoch:
                 continue
             end = int(self.num_tokens[row])
             for place in range(max(0, end - MAX_UNREAD), end):
@@ -84,7 +90,7 @@ class InputBatch:
                     break
             else:
                 if self.pending[row] == UNREAD:
-                    self.pending[row] = token
+                    self.pending[row] = max(token, 0)
 
     def sampling_batch(self, rows: Int64Array) -> SamplingBatch:
         """The sampler's view of some rows."""
@@ -111,6 +117,7 @@ class InputBatch:
         self.num_tokens[row] = num_tokens
         self.num_prompt_tokens[row] = new.num_prompt_tokens
         self.num_computed_tokens[row] = new.num_computed_tokens
+        self.added_epochs[row] = self.epoch
         # Generated tokens in a new row mean that its prompt was answered before a preemption.
         if new.sampling.prompt_logprobs is not None and num_tokens == new.num_prompt_tokens:
             self.num_prompt_logprobs[row] = new.sampling.prompt_logprobs
@@ -185,4 +192,5 @@ class InputBatch:
             self.pooling,
             self.pending,
             self.sampled_places,
+            self.added_epochs,
         )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 
-from vllm_obs.engine.kernels.cpu.block_matrix import BlockMatrix
+from vllm_obs.engine.kernels.cpu.block_matrix import NUMBERS, BlockMatrix
 from vllm_obs.engine.kernels.cpu.jit import this_machine
 from vllm_obs.engine.kernels.cpu.linear import PackedMatrix
 from vllm_obs.engine.kernels.cpu.program import BLOCK_FORMS
@@ -116,7 +116,8 @@ def _compiled(model: CompiledDecoder) -> MakeProduct:
             return BlockMatrix.pack(torch.zeros(size, size // 32 * 20, dtype=torch.uint8), "Q4_1", machine)
         if "q8" in model.kernels.forms:
             return BlockMatrix.pack(torch.zeros(size, size // 32 * 34, dtype=torch.uint8), "Q8_0", machine)
-        return PackedMatrix.pack(torch.full((size, size), 0.5, dtype=model.dtype), machine)
+        numbers = torch.full((size, size), 0.5, dtype=model.dtype)
+        return (BlockMatrix.round if NUMBERS in model.kernels.forms else PackedMatrix.pack)(numbers, machine)
 
     def make(size: int) -> Product:
         matrix, rows = matrix_of(size), torch.full((size, size), 0.5)

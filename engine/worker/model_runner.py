@@ -19,8 +19,8 @@ from vllm_obs.engine.worker.execution import ON_THE_HOST, Execution
 from vllm_obs.engine.worker.flight import Flight
 from vllm_obs.engine.worker.graph_buckets import eagerly
 from vllm_obs.engine.worker.input_batch import InputBatch
-from vllm_obs.engine.worker.pooler import Pooler
-from vllm_obs.engine.worker.prompt_scores import BROKEN_PROMPT, PromptScores
+from vllm_obs.engine.worker.pooler import NO_VECTORS, Pooler
+from vllm_obs.engine.worker.prompt_scores import PromptScores
 from vllm_obs.engine.worker.step_inputs import StepInputs, prepare
 from vllm_obs.telemetry.records import EagerReason
 
@@ -60,11 +60,11 @@ class ModelRunner:
         self._device_clock = DeviceClock(self._port)
         self._sampler = make_sampler(model, self._port)
         vocab_size = config.model.architecture.vocab_size
-        self._prompt_scores = PromptScores(model, vocab_size, on_layer)
+        self._prompt_scores = PromptScores.of(model, vocab_size, on_layer, self._port)
         self.input_batch = InputBatch(
             config.scheduler.max_num_seqs, config.model.max_model_len, config.cache.block_size, vocab_size
         )
-        self._pooler = Pooler()
+        self._pooler = Pooler(self._port)
         self._plan: StepPlan | None = None
         self._inputs: StepInputs | None = None
         self._hidden: torch.Tensor | None = None
@@ -83,7 +83,7 @@ class ModelRunner:
         self._received_at = self._clock()
         self._pooler.forget(plan.released_ids)
         if self._flights:
-            self._take_answers()
+            self._take_old_answers()
         rows = self.input_batch.update(plan)
         if len(rows):
             num_scheduled = np.array(plan.num_scheduled_tokens, np.int64)
@@ -128,10 +128,15 @@ class ModelRunner:
         return flight
 
     def answer(self, flight: Flight) -> ModelRunnerOutput:
-        """The answer of a step, once. Those before it are taken first."""
+        """The answer of a step. Those before it are taken first."""
         while self._flights and self._flights[0] is not flight and flight in self._flights:
             self._take(self._flights[0])
         return flight.taken if flight.taken is not None else self._take(flight)
+
+    def read_answers(self) -> None:
+        """Wait for all steps that are under way."""
+        while self._flights:
+            self._take(self._flights[0])
 
     def _run(self, inputs: StepInputs, device_ns: int) -> torch.Tensor:
         """Hidden states, by a graph where one fits."""
@@ -148,18 +153,13 @@ class ModelRunner:
         self, flight: Flight, inputs: StepInputs, hidden: torch.Tensor, masks: GrammarMasks | None
     ) -> None:
         for span in inputs.prompt_spans:
-            if (logprobs := self._prompt_scores.of(span, hidden)) is None:
-                flight.broken.append((span.request_id, "invalid_logits", BROKEN_PROMPT))
-            else:
-                flight.prompt_logprobs.append((span.request_id, logprobs))
+            flight.prompts.append((span.request_id, self._prompt_scores.launch(span, hidden)))
         if len(inputs.sampled_rows):
             self._launch_rows(flight, inputs, hidden[: len(inputs.sampled_rows)], masks)
         if inputs.pool_spans:
-            pooled, unpooled = self._pooler.pool(inputs.pool_spans, hidden)
-            places = {request_id: place for place, request_id in enumerate(flight.plan.row_ids)}
-            pooled.sort(key=lambda pair: places[pair[0]])  # in plan order, as the sampled ones are
-            flight.pooled = pooled
-            flight.broken += unpooled
+            flight.vectors = self._pooler.launch(inputs.pool_spans, hidden)
+        if flight.tokens is None:
+            self._take_at_once(flight)
 
     def _launch_rows(
         self, flight: Flight, inputs: StepInputs, hidden: torch.Tensor, masks: GrammarMasks | None
@@ -168,12 +168,20 @@ class ModelRunner:
         launched = self._sampler.launch(lambda: self.model.compute_logits(hidden), batch, masks)
         flight.rows, flight.batch, flight.launched = rows, batch, launched
         flight.epoch = self.input_batch.epoch
-        if launched.tokens is None:
-            return
-        self.input_batch.note_unread(rows)
-        self._flights.append(flight)
+        if launched.tokens is not None:
+            self.input_batch.note_unread(rows)
+            self._flights.append(flight)
 
-    def _take_answers(self) -> None:
+    def _take_at_once(self, flight: Flight) -> None:
+        """What the host has sampled goes into the next plan. It waited for the device: so the others are there."""
+        is_under_way = bool(flight.prompts) or flight.vectors is not NO_VECTORS
+        if flight.launched is not None:
+            self.read_answers()
+        elif self._flights or is_under_way:
+            return
+        self._take(flight)
+
+    def _take_old_answers(self) -> None:
         """Before a plan: of one step what was sampled may stay on the device, unless a row is sampled by it."""
         num_kept = 0 if self.input_batch.sampling.reads_outputs else 1
         while len(self._flights) > num_kept:
@@ -187,7 +195,7 @@ class ModelRunner:
             if flight.epoch == self.input_batch.epoch:
                 self.input_batch.note_sampled(flight.rows, sampled.token_ids)
             else:
-                self.input_batch.note_read(flight.batch.request_ids, sampled.token_ids)
+                self.input_batch.note_read(flight.epoch, flight.batch.request_ids, sampled.token_ids)
         return flight.taken
 
     def _lend_logits(self, inputs: StepInputs, hidden: torch.Tensor) -> None:

@@ -10,9 +10,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from vllm_obs.engine.kernels.cpu.program import LABEL_FIELD, Kernel, KernelWatch, Records, Times
+from vllm_obs.engine.kernels.triton.launch_work import LaunchWork
 from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan, WorkerMoments
 from vllm_obs.engine.profile_captures import CaptureSite
 from vllm_obs.engine.profile_order import CaptureEnd, ProfileOrder
+from vllm_obs.engine.worker.profiler_launches import LaunchingModel, rows_of, with_work
 from vllm_obs.engine.worker.profiler_step import CapturedStep, Program
 from vllm_obs.engine.worker.profiler_torch import TorchCycle, TorchEvent
 from vllm_obs.engine.worker.profiler_trace import TraceSite
@@ -50,6 +52,7 @@ class OperatorCapture:
         self._order = order
         self._site = site
         self._model = model if isinstance(model, WatchedModel) else None
+        self._launching = model if isinstance(model, LaunchingModel) else None
         self._device = device
         self._cycle = TorchCycle(device, order.options)
         self._lock = threading.Lock()
@@ -61,6 +64,7 @@ class OperatorCapture:
         self._num_events = 0
         self._plan: StepPlan | None = None
         self._programs: list[Program] = []
+        self._launches: list[LaunchWork] = []
         self._steps: list[CapturedStep] = []
         self._begun_at = self._ended_at = 0
 
@@ -78,7 +82,7 @@ class OperatorCapture:
     def begin_step(self, plan: StepPlan) -> None:
         """A plan is about to run."""
         if plan.num_rows and self._enter_step():
-            self._plan, self._programs = plan, []
+            self._plan, self._programs, self._launches = plan, [], []
             self._safely(self._watch)
 
     def end_step(self, output: ModelRunnerOutput) -> None:
@@ -130,16 +134,22 @@ class OperatorCapture:
     def _watch(self) -> None:
         if self._model is not None:
             self._model.watch_kernels(self)
+        if self._launching is not None:
+            self._launching.watch_launches(self._launches.append)
         self._cycle.begin()
 
     def _unwatch(self) -> list[TorchEvent]:
         if self._model is not None:
             self._model.watch_kernels(None)
+        if self._launching is not None:
+            self._launching.watch_launches(None)
         return self._cycle.end()
 
     def _keep(self, moments: WorkerMoments, events: list[TorchEvent]) -> None:
         plan, self._plan = self._plan, None
         assert plan is not None
+        if self._launches:
+            events = with_work(events, self._launches, rows_of(plan))
         step = CapturedStep(plan.step, plan.num_rows, plan.num_tokens, moments, self._programs, events)
         self._num_events += len(events) + sum(len(program.labels) for program in step.programs)
         self._steps.append(step)

@@ -23,7 +23,8 @@ _CPU = torch.device("cpu").type
 class TorchEvent(NamedTuple):
     """One operator, kernel, allocation (`num_bytes`, may be negative) or call of Python; monotonic ns.
 
-    A copy on a device has the bytes it moved, a kernel the operations of the operator that it did most of.
+    A copy on a device has the bytes it moved, a kernel the operations of the operator that it did most of; one of
+    ours has both, of its launch (profiler_launches).
     `track` is empty on the thread that runs the steps, else which stream of which device it ran on.
     """
 

@@ -39,9 +39,10 @@ def warm_up(config: VllmConfig, runner: ModelRunner) -> None:
 
 
 def _compile_decodes(config: VllmConfig, runner: ModelRunner) -> None:
-    """Where decodes run eagerly, compile them for contexts of any length: they would hold up a step later."""
-    has_graphs = runner.graphs is not None and bool(runner.graphs.sizes)
-    if not has_graphs and hasattr(runner.model, "warm_decodes"):
+    """Where decodes may run eagerly, compile them for contexts of any length: they would hold up a step later."""
+    sizes = [] if runner.graphs is None else runner.graphs.sizes
+    has_all = max(sizes, default=0) >= config.scheduler.max_num_seqs
+    if not has_all and hasattr(runner.model, "warm_decodes"):
         with startup_part("compile kernels"):
             runner.model.warm_decodes(runner.kv_cache, config.model.max_model_len)
 
@@ -51,7 +52,7 @@ def _specs(config: VllmConfig, runner: ModelRunner) -> list[SamplingSpec]:
     if config.model.device != "cuda" or not hasattr(runner.model, "card"):
         return [_PLAIN]
     # Imported here: Triton takes a while, and most CPUs do without it.
-    from vllm_obs.engine.sampling.triton_sampler import ALTERNATIVES
+    from vllm_obs.engine.sampling.triton_scores import ALTERNATIVES
 
     edited = _PLAIN._replace(presence_penalty=0.1, logit_bias=((0, 0.1),), top_k=1)
     return [_PLAIN, *(edited._replace(logprobs=number) for number in ALTERNATIVES)]

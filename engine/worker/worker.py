@@ -21,7 +21,16 @@ from vllm_obs.engine.profile_order import OPERATORS, ProfileOrder
 from vllm_obs.engine.startup_phases import startup_part
 from vllm_obs.engine.worker.device_memory import cuda_cache_budget
 from vllm_obs.engine.worker.execution import Execution
-from vllm_obs.engine.worker.gpu_memory import CudaMemory, GpuMemory, MemoryHeld, OutOfGpuMemoryError, out_of_memory
+from vllm_obs.engine.worker.flight import Flight
+from vllm_obs.engine.worker.gpu_memory import (
+    CudaMemory,
+    GpuMemory,
+    MemoryHeld,
+    OutOfGpuMemoryError,
+    is_out_of_memory,
+    out_of_memory,
+)
+from vllm_obs.engine.worker.graph_captures import Shards
 from vllm_obs.engine.worker.graph_set_up import GraphSetUp, cuda_graph_set_up, why_no_graphs
 from vllm_obs.engine.worker.host import free_memory_bytes, return_freed_memory
 from vllm_obs.engine.worker.limit_trials import measure_limits
@@ -90,7 +99,7 @@ class Worker:
         if self.config.model.device == "cuda":
             self._held = MemoryHeld(weights=self._memory.allocated())
             if not why_no_graphs(self.config, self.model):
-                self._graph_set_up = cuda_graph_set_up(self.config, self.model, self._memory)
+                self._graph_set_up = cuda_graph_set_up(self.config, self.model, self._memory, self._shards())
 
     def _meet(self) -> Place:
         from vllm_obs.engine.worker.process_group import RankGroup  # loads torch.distributed
@@ -98,6 +107,13 @@ class Worker:
         partition = Partition.of_rank(self.config.parallel, self.rank)
         self._group = RankGroup(self._group_setup, partition, torch.device(self.config.model.device))
         return Place(partition, self._group)
+
+    def _shards(self) -> Shards:
+        """Who replays graphs together with this rank."""
+        if self._group is None:
+            return Shards()
+        device = torch.device(self.config.model.device)
+        return Shards.of(self._group, self.config.parallel.tensor_parallel_size, device)
 
     def kv_block_bytes(self) -> int:
         """Bytes of one block over all layers."""
@@ -158,9 +174,18 @@ class Worker:
 
     def sample_tokens(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
         """Sample the plan that ran last."""
+        return self.answer(self.launch_sampling(masks))
+
+    def launch_sampling(self, masks: GrammarMasks | None) -> Flight:
+        """Queue the sampling of the plan that ran last, for `answer` to wait for. A captured step ends here."""
         if self._capture is None:
-            return self._sample(masks)
-        return self._sample_captured(masks, self._capture)
+            return self._launch(masks)
+        return self._launch_captured(masks, self._capture)
+
+    def answer(self, flight: Flight) -> ModelRunnerOutput:
+        """The answer of a step; those before it are taken first."""
+        with self._in_step():
+            return self.runner.answer(flight)
 
     def take_exchange_ns(self) -> int:
         """How long this rank was in exchanges with others since this was asked last."""
@@ -181,10 +206,10 @@ class Worker:
         with self._in_step():
             self.runner.forward()
 
-    def _sample(self, masks: GrammarMasks | None) -> ModelRunnerOutput:
+    def _launch(self, masks: GrammarMasks | None) -> Flight:
         maybe_fault("sample_tokens")
         with self._in_step():
-            return self.runner.sample_tokens(masks)
+            return self.runner.launch_sampling(masks)
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:
@@ -193,10 +218,10 @@ class Worker:
             yield
         except (PeerLostError, MemoryError):
             raise
-        except torch.OutOfMemoryError as error:
-            message = out_of_memory(error, "in a step", self._held, self._memory)
-            raise (OutOfGpuMemoryError if self._group is None else OutOfStepError)(message) from error
         except Exception as error:
+            if self._is_full(error):
+                message = out_of_memory(error, "in a step", self._held, self._memory)
+                raise (OutOfGpuMemoryError if self._group is None else OutOfStepError)(message) from error
             if self._group is None:
                 raise
             raise OutOfStepError(f"{type(error).__name__} in the middle of a step") from error
@@ -206,10 +231,19 @@ class Worker:
         """A GPU out of memory at the start is a ConfigError: who holds what, and which flags to change."""
         try:
             yield
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not self._is_full(error):
+                raise
             raise ConfigError(out_of_memory(error, doing, self._held, self._memory)) from error
 
+    def _is_full(self, error: Exception) -> bool:
+        """Whether it is the GPU's memory that was not enough; a host says what its libraries say of its own."""
+        return isinstance(error, torch.OutOfMemoryError) or (
+            self.config.model.device == "cuda" and is_out_of_memory(error)
+        )
+
     def _execute_captured(self, plan: StepPlan, capture: OperatorCapture) -> None:
+        self.runner.read_answers()  # or what is still under way on the device would count as this step's
         capture.begin_step(plan)
         try:
             self._execute(plan)
@@ -217,16 +251,17 @@ class Worker:
             capture.drop_step()
             raise
 
-    def _sample_captured(self, masks: GrammarMasks | None, capture: OperatorCapture) -> ModelRunnerOutput:
+    def _launch_captured(self, masks: GrammarMasks | None, capture: OperatorCapture) -> Flight:
         try:
-            output = self._sample(masks)
+            flight = self._launch(masks)
+            output = self.answer(flight)
         except BaseException:
             capture.drop_step()
             raise
         capture.end_step(output)
         if capture.is_over:
             self._capture = None
-        return output
+        return flight
 
     def _capture_operators(self, order: ProfileOrder, site: CaptureSite) -> OperatorCapture:
         self._capture = OperatorCapture(order, site, self.model, self.config.model.device)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-ANY_OBJECT: dict[str, Any] = {"type": "object"}
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _DEFINITIONS = ("$defs", "definitions")
 
 
@@ -15,8 +15,8 @@ class CallableTool(NamedTuple):
 
 
 def named_schema(tool: CallableTool) -> Mapping[str, Any]:
-    """The arguments of this one."""
-    return tool.parameters or ANY_OBJECT
+    """The arguments of this one; a function without parameters takes none."""
+    return tool.parameters or NO_PARAMETERS
 
 
 def required_schema(tools: Sequence[CallableTool], is_single: bool) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def required_schema(tools: Sequence[CallableTool], is_single: bool) -> dict[str,
     definitions: dict[str, Any] = {}
     calls = []
     for number, tool in enumerate(tools):
-        parameters = _moved(tool.parameters or ANY_OBJECT, f"tool_{number}_", definitions)
+        parameters = _moved(tool.parameters or NO_PARAMETERS, f"tool_{number}_", definitions)
         calls.append(
             {
                 "type": "object",

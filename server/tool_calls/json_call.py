@@ -4,6 +4,7 @@ import json
 from enum import Enum
 
 from vllm_obs.server.tool_calls.events import CallDelta
+from vllm_obs.server.tool_calls.json_text import escaped, replaced
 
 NAME_KEYS = ("name",)
 ARGUMENTS_KEYS = ("arguments", "parameters")
@@ -78,6 +79,16 @@ class JsonCall:
         """Whether nothing more belongs to it."""
         return self.place in (Place.OVER, Place.BROKEN)
 
+    @property
+    def has_arguments(self) -> bool:
+        """Whether its arguments have begun, or are known."""
+        return self._arguments is not None or (self.place is Place.VALUE and self._key in ARGUMENTS_KEYS)
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it has what makes an object a call: a name and arguments."""
+        return bool(self.name) and self.has_arguments
+
     def feed(self, char: str) -> list[CallDelta]:
         """Take the next character."""
         if self.place is Place.VALUE:
@@ -126,14 +137,16 @@ class JsonCall:
     def _end_value(self) -> list[CallDelta]:
         text = self._value.text
         if self._key in NAME_KEYS and not self.name:
-            self.name = _unquoted(text)
+            self.name = replaced(_unquoted(text))
             if not self.name:
                 self.place = Place.BROKEN
                 return []
             first = [CallDelta(self._index, self.name)]
             return first + (self._tell(self._arguments) if self._arguments is not None else [])
         if self._key in ARGUMENTS_KEYS and self._arguments is None:
-            self._arguments = _unquoted(text) if text.startswith('"') else "{}" if text == "null" else text
+            self._arguments = (
+                escaped(_unquoted(text)) if text.startswith('"') else "{}" if text == "null" else text
+            )
             return self._tell(self._arguments) if self.name else []
         return []
 

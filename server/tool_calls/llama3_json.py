@@ -3,13 +3,18 @@
 from collections.abc import Sequence
 
 from vllm_obs.server.tool_calls.events import Content, Event, Tool
-from vllm_obs.server.tool_calls.json_call import JsonCall, Place
+from vllm_obs.server.tool_calls.json_call import JsonCall
 
 TAG = "<|python_tag|>"
+SEPARATORS = "; ,\t\r\n"
 
 
 class Llama3JsonParser:
-    """A reply that does not begin like a call is content to its end."""
+    """A reply that does not begin like a call is content to its end.
+
+    So is an object without name or arguments, with the tag before it, and text after a call that does not set it
+    apart from the next one.
+    """
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._start = ""
@@ -17,6 +22,9 @@ class Llama3JsonParser:
         self._is_begun = False
         self._call: JsonCall | None = None
         self._raw = ""
+        self._lead = ""
+        self._between = ""
+        self._begun: list[Event] = []
         self._num_calls = 0
 
     def feed(self, text: str) -> list[Event]:
@@ -36,10 +44,12 @@ class Llama3JsonParser:
         return events
 
     def finish(self) -> list[Event]:
-        """What was held back; a call that was cut off before its name is content."""
+        """What was held back; a call that was cut off before it had name and arguments is content."""
         if not self._is_begun and not self._is_content:
             return [Content(self._start)] if self._start else []
-        return [Content(self._raw)] if self._call is not None and not self._call.name else []
+        if self._call is None:
+            return [Content(self._between)] if self._between.strip(SEPARATORS) else []
+        return [] if self._call.is_call else [Content(self._lead + self._raw)]
 
     def _begin(self) -> str:
         """What follows the beginning of calls, once there is one; or all is content."""
@@ -50,21 +60,37 @@ class Llama3JsonParser:
         rest = start.removeprefix(TAG).lstrip() if is_tagged else start
         if not rest:
             return ""
+        self._lead = self._start[: len(self._start) - len(rest)]
         self._is_begun = rest.startswith("{")
         self._is_content = not self._is_begun
         return rest if self._is_begun else ""
 
     def _feed_char(self, char: str) -> list[Event]:
         if self._call is None:
-            if char != "{":
-                return []
-            self._call, self._raw = JsonCall(self._num_calls), ""
+            lead = self._between.strip(SEPARATORS)
+            if char != "{" or lead not in ("", TAG):
+                return self._feed_between(char)
+            self._lead = lead if self._num_calls else self._lead
+            self._call, self._raw, self._between = JsonCall(self._num_calls), "", ""
         self._raw += char
-        events: list[Event] = list(self._call.feed(char))
-        if self._call.place is Place.BROKEN and not self._call.name:
-            self._is_content, self._call = True, None
-            return [Content(self._raw)]
+        self._begun += self._call.feed(char)
+        if not self._call.is_call:
+            return self._give_up() if self._call.is_over else []
+        events, self._begun = self._begun, []
         if self._call.is_over:
             self._call = None
             self._num_calls += 1
         return events
+
+    def _feed_between(self, char: str) -> list[Event]:
+        """Text after a call, held back while it may come before another one."""
+        self._between += char
+        if TAG.startswith(self._between.strip(SEPARATORS)):
+            return []
+        text, self._between, self._is_content = self._between, "", True
+        return [Content(text)]
+
+    def _give_up(self) -> list[Event]:
+        """The object is no call: it is content, and so is all that follows."""
+        self._is_content, self._call = True, None
+        return [Content(self._lead + self._raw)]

@@ -23,14 +23,18 @@ class _Form(Enum):
 
 
 class MistralParser:
-    """Older models write one list, newer ones a marker, a name and an object for each call."""
+    """Older models write one list, newer ones a marker, a name and an object for each call.
+
+    What does not turn out to be a call after all is content, the marker included where no call came after it.
+    """
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._held = HeldText(MARKER)
         self._form = _Form.CONTENT
         self._call: JsonCall | None = None
         self._value = JsonValue()
-        self._name = ""
+        self._raw = ""
+        self._has_called = False
         self._num_calls = 0
 
     def feed(self, text: str) -> list[Event]:
@@ -41,7 +45,7 @@ class MistralParser:
                 content, marker, text = self._held.feed(text)
                 events += content
                 if marker is not None:
-                    self._form = _Form.START
+                    self._form, self._raw, self._has_called = _Form.START, "", False
             else:
                 events += self._feed_char(text[0])
                 text = text[1:]
@@ -51,40 +55,56 @@ class MistralParser:
         """What was held back."""
         if self._form is _Form.CONTENT:
             return self._held.finish()
-        return [Content(MARKER + self._name)] if self._form is _Form.NAME and self._name.strip() else []
+        is_open = self._call is not None and not self._call.name
+        return self._give_up() if is_open or not self._has_called else []
 
     def _feed_char(self, char: str) -> list[Event]:
+        if self._form is _Form.ARGUMENTS:
+            return self._feed_arguments(char)
+        self._raw += char
         if self._form is _Form.START:
             if char.isspace():
                 return []
-            self._form, self._name = (_Form.LIST, "") if char == "[" else (_Form.NAME, "")
+            self._form = _Form.LIST if char == "[" else _Form.NAME
             return [] if char == "[" else self._feed_name(char)
-        if self._form is _Form.LIST:
-            return self._feed_list(char)
-        return self._feed_name(char) if self._form is _Form.NAME else self._feed_arguments(char)
+        return self._feed_list(char) if self._form is _Form.LIST else self._feed_name(char)
 
     def _feed_list(self, char: str) -> list[Event]:
         if self._call is None:
-            if char == "]":
-                self._form = _Form.CONTENT
-            if char != "{":
+            if char == "{":
+                self._begin_call()
+            elif char == "]":
+                return self._end_list()
+            else:
                 return []
-            self._call = JsonCall(self._num_calls)
+        assert self._call is not None, "an object has begun"
         deltas: list[Event] = list(self._call.feed(char))
-        if self._call.is_over:
-            self._num_calls += bool(self._call.name)
-            self._call = None
+        if not self._call.is_over:
+            return deltas
+        if not self._call.name:
+            return self._give_up()
+        self._call, self._has_called = None, True
+        self._num_calls += 1
         return deltas
+
+    def _begin_call(self) -> None:
+        self._call = JsonCall(self._num_calls)
+        if self._has_called:
+            self._raw = "{"
+
+    def _end_list(self) -> list[Event]:
+        if not self._has_called:
+            return self._give_up()
+        self._form = _Form.CONTENT
+        return []
 
     def _feed_name(self, char: str) -> list[Event]:
         if char != "{":
-            self._name += char
-            if len(self._name) > MAX_NAME_CHARS:
-                self._form = _Form.CONTENT
-                return [Content(MARKER + self._name)]
-            return []
-        self._form, self._value = _Form.ARGUMENTS, JsonValue()
-        name = self._name.strip().removesuffix(ARGUMENTS_MARKER).strip()
+            return self._give_up() if len(self._raw) > MAX_NAME_CHARS else []
+        name = self._raw[:-1].strip().removesuffix(ARGUMENTS_MARKER).strip()
+        if not name:
+            return self._give_up()
+        self._form, self._value, self._has_called = _Form.ARGUMENTS, JsonValue(), True
         return [CallDelta(self._num_calls, name), *self._feed_arguments(char)]
 
     def _feed_arguments(self, char: str) -> list[Event]:
@@ -94,3 +114,9 @@ class MistralParser:
             self._num_calls += 1
             return [CallDelta(self._num_calls - 1, arguments=char)]
         return [CallDelta(self._num_calls, arguments=char)]
+
+    def _give_up(self) -> list[Event]:
+        """What came since the marker, or since the last call, is content."""
+        marker = [] if self._has_called else self._held.not_found(MARKER)
+        self._form, self._call = _Form.CONTENT, None
+        return [*marker, Content(self._raw)] if self._raw else marker

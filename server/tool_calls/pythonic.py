@@ -1,17 +1,17 @@
-"""The form of Python: the whole reply is a list of calls with literal arguments, [f(a=1), g()]."""
+"""The form of Python: a list of calls with literal arguments, [f(a=1), g()]; nothing is evaluated."""
 
 import ast
-import json
 from collections.abc import Sequence
 
 from vllm_obs.server.tool_calls.events import CallDelta, Content, Event, Tool
+from vllm_obs.server.tool_calls.json_text import json_text
 
 MAX_CALL_CHARS = 65_536
 _OPENING, _CLOSING = "([{", ")]}"
 
 
 class PythonicParser:
-    """A call goes out when it is whole. Any other reply is content to its end. Nothing is evaluated."""
+    """A call goes out when it is whole. Another reply, and what follows the list, is content."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._raw = ""
@@ -22,6 +22,7 @@ class PythonicParser:
         self._quote = ""
         self._is_escaped = False
         self._num_calls = 0
+        self._blanks = ""
 
     def feed(self, text: str) -> list[Event]:
         """The events of the next characters."""
@@ -34,10 +35,11 @@ class PythonicParser:
         return events
 
     def finish(self) -> list[Event]:
-        """A list that was cut off before its first call is content."""
-        if self._is_content or self._num_calls or not self._raw:
+        """A list without a call is content, and so is a call that was cut off."""
+        if self._is_content or (self._depth < 0 and self._num_calls):
             return []
-        return [Content(self._raw)]
+        rest = self._call if self._num_calls else self._raw
+        return [Content(rest)] if rest.strip() or (not self._num_calls and rest) else []
 
     def _feed_char(self, char: str) -> list[Event]:
         if not self._is_begun:
@@ -46,13 +48,23 @@ class PythonicParser:
             self._is_begun = char == "["
             return [] if self._is_begun else self._give_up()
         if self._depth < 0:
-            return []  # after the list
+            return self._feed_after(char)
         self._scan(char)
         if self._depth < 0 or (char == "," and not self._depth and not self._quote):
             call, self._call = self._call, ""
             return self._end_call(call)
         self._call += char
         return self._give_up() if len(self._call) > MAX_CALL_CHARS else []
+
+    def _feed_after(self, char: str) -> list[Event]:
+        """What follows the list: text, without the blanks at its end."""
+        if not self._num_calls:
+            return []  # all of it is content in the end
+        self._blanks += char
+        if char.isspace():
+            return []
+        text, self._blanks = self._blanks, ""
+        return [Content(text)]
 
     def _scan(self, char: str) -> None:
         if self._quote:
@@ -95,4 +107,4 @@ def _read_call(text: str) -> tuple[str, str]:
         if keyword.arg is None:
             raise ValueError("arguments without a name")
         arguments[keyword.arg] = ast.literal_eval(keyword.value)
-    return ast.unparse(call.func), json.dumps(arguments, ensure_ascii=False)
+    return ast.unparse(call.func), json_text(arguments)

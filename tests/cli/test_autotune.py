@@ -8,7 +8,7 @@ import pytest
 
 from vllm_obs.cli import autotune
 from vllm_obs.cli.main import main
-from vllm_obs.engine import args
+from vllm_obs.engine import device
 from vllm_obs.engine.errors import ConfigError
 
 EXIT_CONFIG = 78
@@ -16,7 +16,7 @@ EXIT_CONFIG = 78
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(args, "_NVIDIA_SIGNS", ())
+    monkeypatch.setattr(device, "_NVIDIA_SIGNS", ())
 
 
 def test_without_a_gpu_it_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +44,7 @@ def test_what_is_out_of_bounds_is_refused_with_the_limit(
 
 
 def test_a_torch_that_sees_no_gpu_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(args, "_NVIDIA_SIGNS", (Path("/"),))
+    monkeypatch.setattr(device, "_NVIDIA_SIGNS", (Path("/"),))
     blind = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False), __version__="2.13.0+cpu")
     monkeypatch.setitem(sys.modules, "torch", blind)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"needs a torch with CUDA; torch 2\.13\.0\+cpu sees no GPU"):

@@ -19,7 +19,8 @@ from vllm_obs.engine.errors import ConfigError
             "--decode-context-parallel-size is a flag of vLLM that vllm-obs does not have; ",
         ),
         (["-ep"], "-ep is a flag of vLLM that vllm-obs does not have; "),
-        (["--no-async-scheduling"], "--no-async-scheduling is a flag of vLLM"),
+        (["-dpl", "2"], "-dpl is a flag of vLLM that vllm-obs does not have; what comes nearest: --data-par"),
+        (["--no-enable-batch-sharded-sampling"], "--no-enable-batch-sharded-sampling is a flag of vLLM"),
         (["--no-port"], "there is no flag --no-port"),
         (["--max-model"], "there is no flag --max-model"),
         (["a", "b"], "unexpected argument b"),
@@ -35,6 +36,12 @@ def test_the_line(words: list[str], message: str) -> None:
 
 def test_vllms_short_names_are_taken_for_the_flags_that_are_here() -> None:
     assert read_settings(["-tp", "3", "-dp", "2"]) == {"tensor_parallel_size": 3, "data_parallel_size": 2}
+    assert read_settings(["-n", "2", "-r", "1", "-dpn", "0", "-asc", "3"]) == {
+        "nnodes": 2,
+        "node_rank": 1,
+        "data_parallel_rank": 0,
+        "api_server_count": 3,
+    }
 
 
 def test_negative_numbers_are_values() -> None:

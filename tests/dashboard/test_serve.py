@@ -1,11 +1,12 @@
 """The pages' server lets its port go at once, and Streamlit is never asked to judge a foreign origin."""
 
 import itertools
+import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -46,6 +47,17 @@ def connected(port: int) -> socket.socket:
             time.sleep(0.01)
 
 
+def served(pages: serve.Pages, browse: Callable[[int], None], is_beside: bool = False) -> int:
+    """The port at which they were until `browse` had them end."""
+    with bind_port("127.0.0.1", 0) as listener:
+        port: int = listener.getsockname()[1]
+        browser = threading.Thread(target=browse, args=(port,))
+        browser.start()
+        pages.run(listener, is_beside)
+        browser.join(SECONDS)
+    return port
+
+
 @pytest.mark.usefixtures("_signals")
 def test_port_can_be_had_again_at_once_though_a_browser_still_holds_its_connection(
     monkeypatch: pytest.MonkeyPatch,
@@ -61,16 +73,31 @@ def test_port_can_be_had_again_at_once_though_a_browser_still_holds_its_connecti
             pass
         pages.end()
 
-    with bind_port("127.0.0.1", 0) as listener:
-        port = listener.getsockname()[1]
-        browser = threading.Thread(target=browse, args=(port,))
-        browser.start()
-        pages.run(listener)
-        browser.join(SECONDS)
+    port = served(pages, browse)
     try:
         bind_port("127.0.0.1", port).close()
     finally:
         held[0].close()
+
+
+@pytest.mark.usefixtures("_signals")
+def test_pages_beside_a_server_do_not_end_before_it_when_a_terminal_interrupts_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serve, "build_app", lambda *_: plain_app)
+    pages = serve.Pages(Source(lambda: ""), "127.0.0.1")
+    answers: list[bytes] = []
+
+    def browse(port: int) -> None:
+        for _ in range(2):
+            with connected(port) as browser:
+                browser.sendall(b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+                answers.append(browser.recv(4096))
+            os.kill(os.getpid(), signal.SIGINT)
+        pages.end()
+
+    served(pages, browse, is_beside=True)
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 200"] * 2
 
 
 def test_origin_that_the_guard_lets_in_is_streamlits_own_without_asking_anybody(

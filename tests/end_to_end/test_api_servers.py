@@ -17,6 +17,9 @@ import pytest
 from process_watch import gone
 from serving import Server, free_port
 
+from vllm_obs.telemetry.activity import Activity
+from vllm_obs.telemetry.watchdog_headers import RunHeaders
+
 TEXT = "/v1/completions"
 NUM_SERVERS = 2
 SYNTHETIC = ("--load-format", "synthetic", "--max-model-len", "4096")
@@ -154,7 +157,14 @@ def test_the_launcher_is_the_root_and_serves_nothing_itself(served: Server) -> N
     assert [log.count(words) for words in ("Ready in", "Inspector: ", "Engine started")] == [1, 1, 1]
 
 
+def settle(served: Server) -> None:
+    """Return when nobody is connected and the launcher has heard of it."""
+    eventually(lambda: not any(connections_by_server(served).values()))
+    time.sleep(0.5)
+
+
 def test_streams_are_spread_and_an_abort_works_on_any_of_them(served: Server) -> None:
+    settle(served)
     streams = Streams(served, 8)
     by_server = connections_by_server(served)
     assert max(by_server.values()) - min(by_server.values()) <= 1, by_server
@@ -164,8 +174,7 @@ def test_streams_are_spread_and_an_abort_works_on_any_of_them(served: Server) ->
 
 
 def test_probes_and_metrics_are_the_same_on_any_of_them(served: Server) -> None:
-    eventually(lambda: not any(connections_by_server(served).values()))
-    time.sleep(0.5)  # until the launcher has heard of it
+    settle(served)
     held = [served.connect() for _ in range(NUM_SERVERS)]
     try:
         for connection in held:
@@ -189,12 +198,15 @@ def test_probes_and_metrics_are_the_same_on_any_of_them(served: Server) -> None:
 
 def test_a_killed_api_server_takes_its_own_streams_only_and_comes_back(served: Server) -> None:
     before = samples(served)
+    settle(served)
     streams = Streams(served, 6)
     victim = processes(served)["APIServer_1"]
     num_lost = connections_by_server(served)["APIServer_1"]
     assert 0 < num_lost < 6
+    known = {process.pid for process in processes(served).values()}
     victim.kill()
     eventually(lambda: streams.num_open() == 6 - num_lost, 3 * 2.0)
+    eventually(lambda: children_of(served) - known, 3 * 2.0)
     eventually(lambda: num_running(served) == 6 - num_lost, 3.0)
     assert served.request("POST", TEXT, {"prompt": "Hi", "max_tokens": 2})[0] == 200, "the other serves"
     eventually(lambda: "APIServer_1" in processes(served), RESTART_SECONDS)
@@ -208,6 +220,10 @@ def test_a_killed_api_server_takes_its_own_streams_only_and_comes_back(served: S
     errors = total(after, ended, 'finished_reason="error"') - total(before, ended, 'finished_reason="error"')
     assert errors == num_lost
     assert total(after, "vllm_obs_invariant_violations_total") == 0
+
+
+def children_of(server: Server) -> set[int]:
+    return {process.pid for process in psutil.Process(server.process.pid).children()}
 
 
 def ask_the_new_one(server: Server) -> None:
@@ -251,13 +267,19 @@ def test_sigterm_lets_all_servers_finish_what_they_have() -> None:
             replies = [pool.submit(server.request, "POST", TEXT, body) for _ in range(6)]
             eventually(lambda: num_running(server) == 6)
             server.process.send_signal(signal.SIGTERM)
-            eventually(lambda: server.request("GET", "/readyz")[0] == 503)
-            assert server.request("POST", TEXT, body)[1]["error"]["reason"] == "shutting_down"
+            eventually(lambda: all(refuses(server) for _ in range(4)))  # each hears of it for itself
             assert [reply.result()[0] for reply in replies] == [200] * 6
         assert server.process.wait(20) == 0
         assert server.leftovers() == []
     finally:
         server.close()
+
+
+def refuses(server: Server) -> bool:
+    """Whether the server that is asked now is not ready, and the one that is sent a request lets it not in."""
+    status, reply = server.request("POST", TEXT, {"prompt": "Hi", "max_tokens": 1})
+    assert status == 200 or reply["error"]["reason"] == "shutting_down"
+    return status == server.request("GET", "/readyz")[0] == 503
 
 
 def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1() -> None:
@@ -273,6 +295,45 @@ def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1() -> None:
         server.close()
 
 
+def test_nobody_is_let_in_before_all_are_ready_and_an_engine_that_dies_by_then_ends_the_start(base: Path) -> None:
+    server = Server(*SYNTHETIC, "--api-server-count", "2", env={"VLLM_OBS_RUN_DIR": str(base)})
+    try:
+        eventually(lambda: "APIServer_1" in processes(server))
+        late = processes(server)["APIServer_1"]
+        late.suspend()
+        eventually(lambda: is_serving(base, "EngineCore_DP0"))
+        eventually(lambda: is_answered(server))
+        until = time.monotonic() + 1.0  # by when the other could have let requests in
+        while time.monotonic() < until:
+            for path in ("/readyz", "/startupz", "/health"):
+                status, body = server.request("GET", path)
+                assert (status, body["error"]["reason"]) == (503, "not_ready")
+        server.family = psutil.Process(server.process.pid).children(recursive=True)
+        processes(server)["EngineCore_DP0"].kill()
+        assert server.process.wait(3 * 1.0 + 2.0) == 70
+        assert server.leftovers() == []
+        last = server.log.read_text().splitlines()[-1]
+        assert last == "vllm-obs: EngineCore_DP0 was killed by SIGKILL before all was ready"
+    finally:
+        server.close()
+
+
+def is_answered(server: Server) -> bool:
+    """Whether somebody takes connections."""
+    with contextlib.suppress(OSError):
+        return bool(server.request("GET", "/livez")[0])
+    return False
+
+
+def is_serving(base: Path, role: str) -> bool:
+    """Whether that process of the only run waits for work, by the header of its ring."""
+    for run in base.iterdir():
+        with contextlib.closing(RunHeaders(run)) as headers:
+            if any(look.role == role and look.activity is Activity.WAITING for look in headers.look()):
+                return True
+    return False
+
+
 def test_a_killed_launcher_leaves_nothing_and_frees_the_port(tmp_path: Path, base: Path) -> None:
     shared_before = {path.name for path in Path("/dev/shm").iterdir()}
     server = started(*SLOW, "--api-server-count", "2", run_dir=base)
@@ -285,6 +346,7 @@ def test_a_killed_launcher_leaves_nothing_and_frees_the_port(tmp_path: Path, bas
         with socket.socket() as again:
             again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             again.bind(("127.0.0.1", server.port))
+        assert [path for path in base.rglob("*") if not (path.is_file() or path.is_dir())] == []
         left = {path.name for path in Path("/dev/shm").iterdir()} - shared_before
         assert not [name for name in left if "vllm" in name]
     finally:

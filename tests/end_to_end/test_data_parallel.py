@@ -7,17 +7,18 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psutil
 import pytest
-from mixed_requests import Judge, mixed_requests
+from mixed_requests import ANSWER_SECONDS, Judge, MixedRequest, mixed_requests
 from observed_server import ObservedServer, await_that, total
 from process_watch import gone
 from serving import Server
 
 from vllm_obs.engine.frontend.llm import LLM
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 TEXT = "/v1/completions"
 LIGHT = {"dtype": "float32", "max_model_len": 2048, "kv_cache_memory_bytes": 1 << 28, "max_num_seqs": 64}
 NUM_STREAMS = 8
@@ -47,13 +48,17 @@ def states(server: Server) -> dict[str, str]:
     return dict(ready["engines"])
 
 
-@pytest.mark.parametrize("num_requests", [24, pytest.param(64, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_requests", [12, pytest.param(64, marks=pytest.mark.long)])
 def test_the_tokens_of_one_process_and_each_engine_has_its_share(
     server: ObservedServer, num_requests: int
 ) -> None:
     mix, before = mixed_requests(num_requests), num_served(server)
+
+    def ask(request: MixedRequest) -> tuple[int, Any]:
+        return server.server.request("POST", TEXT, request.body, ANSWER_SECONDS)
+
     with ThreadPoolExecutor(len(mix)) as pool:
-        replies = list(pool.map(lambda request: server.server.request("POST", TEXT, request.body), mix))
+        replies = list(pool.map(ask, mix))
     assert {status for status, _ in replies} == {200}
     with LLM(**LIGHT) as llm:
         outputs = llm.generate([r.prompt for r in mix], [r.params for r in mix], use_tqdm=False)

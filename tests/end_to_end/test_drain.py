@@ -1,5 +1,6 @@
 """A real server told to stop while streams run for longer than they may: each is told, and so is who waits."""
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -25,16 +26,16 @@ def server() -> Iterator[Server]:
         server.close()
 
 
-def open_streams(server: Server) -> list[Iterator[dict[str, object]]]:
-    streams = [server.stream(TEXT, LONG) for _ in range(NUM_STREAMS)]
+def open_streams(server: Server) -> list[Iterator[str]]:
+    streams = [server.data(TEXT, LONG) for _ in range(NUM_STREAMS)]
     for stream in streams:
         next(stream)
     return streams
 
 
-def reasons(streams: list[Iterator[dict[str, object]]]) -> list[object]:
-    last = [list(stream)[-1]["error"] for stream in streams]
-    return [error["reason"] for error in last if isinstance(error, dict)]
+def reasons(streams: list[Iterator[str]]) -> list[object]:
+    """What the very last of each stream says: an error, behind which no `[DONE]` comes."""
+    return [json.loads(list(stream)[-1])["error"]["reason"] for stream in streams]
 
 
 def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1(server: Server) -> None:
@@ -44,6 +45,7 @@ def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1(server: Serv
     assert reasons(streams) == ["shutting_down"] * NUM_STREAMS
     assert DRAIN_SECONDS < time.monotonic() - told_at < 3 * (DRAIN_SECONDS + 1)
     assert server.process.wait(20) == 1
+    assert time.monotonic() - told_at < 3 * (DRAIN_SECONDS + 1)
 
 
 def test_the_second_signal_does_not_wait_for_the_drain(server: Server) -> None:

@@ -132,7 +132,7 @@ def assert_deaths_apart(fleet: Fleet) -> None:
     with ThreadPoolExecutor(len(others)) as pool:
         assert list(pool.map(lambda server: server.stop(), others)) == [0] * len(others)
     assert [server.leftovers(9) for server in others] == [[]] * len(others)
-    assert [path for path in fleet.base.rglob("*") if path.is_socket()] == []
+    assert [path for path in fleet.base.rglob("*") if not (path.is_file() or path.is_dir())] == []
     assert not [process for process in psutil.process_iter() if has_run_dir(process, fleet.base)]
 
 

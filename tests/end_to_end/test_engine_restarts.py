@@ -26,7 +26,7 @@ SHORT = {"prompt": "Hi", "max_tokens": 4, "ignore_eos": True}
 NUM_STREAMS = 20
 RELOAD_SECONDS = 15.0
 """Three times what is promised beyond the time of the first load."""
-LIGHT = ("--dtype", "float32", "--max-model-len", "2048", "--kv-cache-memory-bytes", str(1 << 29))
+LIGHT = ("--max-model-len", "2048", "--kv-cache-memory-bytes", str(1 << 29))
 POISON = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": "scheduler=exit:3@poison"}
 """An engine leaves with code 3 when it is to run a request with that label."""
 TWO_RANKS = (
@@ -127,6 +127,22 @@ def await_ready(server: Server, seconds: float = 60.0) -> None:
     server.family += psutil.Process(server.process.pid).children(recursive=True)
 
 
+def roles(server: Server) -> set[str]:
+    """What the processes of its tree are called, less the root; all who are here now must be gone at the end."""
+    server.family = psutil.Process(server.process.pid).children(recursive=True)
+    return {" ".join(process.cmdline()).strip().removeprefix("vllm-obs::") for process in server.family}
+
+
+def named_memory(server: Server) -> list[str]:
+    """Shared memory of the tree that has a name, which would stay when its last process is killed."""
+    tree = [psutil.Process(server.process.pid), *server.family]
+    return [area.path for process in tree for area in process.memory_maps() if area.path.startswith("/dev/shm/")]
+
+
+def sockets_in(base: Path) -> set[Path]:
+    return {path for path in base.rglob("*") if path.is_socket()}
+
+
 def incidents(base: Path) -> list[dict[str, Any]]:
     """Everything about the incidents of the only run, oldest first."""
     (run,) = (path for path in base.iterdir() if path.is_dir())
@@ -141,8 +157,10 @@ def test_a_killed_engine_ends_its_streams_and_another_serves(base: Path) -> None
         server = watched.server
         streams = Streams(server, NUM_STREAMS)
         engine = engine_of(server)
-        before = watched.samples()
+        before, sockets = watched.samples(), sockets_in(base)
         assert total(before, "vllm:num_requests_running") == NUM_STREAMS
+        assert roles(server) == {"EngineCore_DP0", "Observer"}
+        assert named_memory(server) == []
         killed_at = time.monotonic()
         engine.kill()
         last = streams.join()
@@ -153,19 +171,22 @@ def test_a_killed_engine_ends_its_streams_and_another_serves(base: Path) -> None
             assert "EngineCore_DP0 was killed by SIGKILL" in line
         status, ready = server.request("GET", "/readyz")
         assert (status, ready["error"]["reason"]) == (503, "restarting")
-        statuses = [server.request("GET", path)[0] for path in ("/livez", "/startupz", "/health")]
-        assert statuses == [200, 200, 503]
+        statuses = [server.headers(path) for path in ("/livez", "/startupz", "/health", "/readyz")]
+        assert [status for status, _ in statuses] == [200, 200, 503, 503]
+        assert ["retry-after" in headers for _, headers in statuses] == [False, False, True, True]
         status, body, headers = ask(server)
         assert (status, body["error"]["reason"]) == (503, "restarting")
         assert 1 <= int(headers["retry-after"]) <= 60
         assert gone(engine.pid, 3 * 3.0)
-        while_gone = watched.samples()
-        for name in ("running", "waiting"):
-            assert total(while_gone, f"vllm:num_requests_{name}") == 0
+        check_nobody_is_shown(watched, before)
         assert watched.inspect("state")["health"]["word"] == "restarting"
+        time.sleep(1.0)
+        between = watched.samples()
+        check_nobody_is_shown(watched, before)
         await_ready(server, RELOAD_SECONDS + 3 * 5.0)
         assert ask(server, **LONG | {"max_tokens": 4})[0] == 200, "a kill is nobody's fault"
-        check_counters(watched, before)
+        check_counters(watched, between, "EngineCore_DP0 was killed by SIGKILL", NUM_STREAMS)
+        assert sockets_in(base) == sockets
         (content,) = await_that(lambda: incidents(base), 20)
         incident = content["incident"]
         assert (incident["cause"], incident["culprit"]["pid"]) == ("killed", engine.pid)
@@ -175,22 +196,29 @@ def test_a_killed_engine_ends_its_streams_and_another_serves(base: Path) -> None
         assert server.process.wait(20) == 0
 
 
-def check_counters(watched: ObservedServer, before: Samples) -> None:
-    """After the restart no counter is below what it was, nothing hangs on the dead engine, and it is told of."""
-    await_that(lambda: total(watched.samples(), "vllm_obs_engine_restarts_total") == 1, 20)
+def check_nobody_is_shown(watched: ObservedServer, before: Samples) -> Samples:
+    """P36: the gauges show nothing of an engine that died, no counter has fallen, and all sums agree."""
     samples = watched.samples()
     earlier, later = counters(before), counters(samples)
     fallen = {key: (value, later[key]) for key, value in earlier.items() if later[key] < value}
     assert fallen == {}
-    for name in ("running", "waiting"):
-        assert total(samples, f"vllm:num_requests_{name}") == 0
-    assert total(samples, "vllm:request_success_total", finished_reason="error") == NUM_STREAMS
+    for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+        assert total(samples, f"vllm:{name}") == 0, name
+    assert watched.broken_laws() == []
+    return samples
+
+
+def check_counters(watched: ObservedServer, before: Samples, cause: str, num_open: int) -> None:
+    """After the restart nothing hangs on the dead engine, and it is told of."""
+    await_that(lambda: total(watched.samples(), "vllm_obs_engine_restarts_total") == 1, 20)
+    samples = check_nobody_is_shown(watched, before)
+    assert total(samples, "vllm:request_success_total", finished_reason="error") == num_open
     state = watched.inspect("state")
     (restart,) = state["restarts"]
-    assert (restart["generation"], restart["cause"]) == (1, "EngineCore_DP0 was killed by SIGKILL")
-    assert restart["num_open"] == NUM_STREAMS
+    assert restart["generation"] == 1
+    assert restart["cause"].endswith(cause)
+    assert restart["num_open"] == num_open
     assert state["health"]["word"] in ("idle", "ok")
-    assert watched.broken_laws() == []
 
 
 def check_poison(server: Server, num_requests: int) -> None:
@@ -226,22 +254,31 @@ def test_four_poison_requests_in_a_minute_are_the_end(base: Path) -> None:
 
 
 def test_a_killed_worker_of_two_is_named_and_nothing_is_left_of_its_engine(base: Path) -> None:
-    """P3."""
+    """P3, and of it P2."""
     with started(base, *TWO_RANKS) as watched:
         server = watched.server
         streams = Streams(server, 4)
+        before, sockets = watched.samples(), sockets_in(base)
+        assert roles(server) == {"EngineCore_DP0", "Worker_TP0", "Worker_TP1", "Observer"}
+        assert named_memory(server) == []
         first, second = server.child("Worker_TP0"), server.child("Worker_TP1")
         engine = engine_of(server)
         killed_at = time.monotonic()
         second.kill()
-        assert all("Worker_TP1 was killed by SIGKILL" in line for line in streams.join())
+        for line in streams.join():
+            assert line.startswith('data: {"error":')
+            assert '"reason":"engine_dead"' in line
+            assert "Worker_TP1 was killed by SIGKILL" in line
         assert max(streams.ended_at) - killed_at < 3 * 2.0
         assert all(gone(one.pid, 9) for one in (first, second, engine))
         await_ready(server)
         assert ask(server)[0] == 200
         assert server.child("Worker_TP1").pid != second.pid
-        await_that(lambda: total(watched.samples(), "vllm_obs_engine_restarts_total") == 1, 20)
+        check_counters(watched, before, "Worker_TP1 was killed by SIGKILL", 4)
+        assert sockets_in(base) == sockets
+        ranks = [server.child(f"Worker_TP{rank}") for rank in (0, 1)]
         engine_of(server).kill()
+        assert all(gone(rank.pid, 3 * 3.0) for rank in ranks), "no worker outlives its engine"
         await_that(lambda: server.request("GET", "/readyz")[0] == 503, 5)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0, "a stop while another engine starts cuts nothing off"
@@ -261,6 +298,10 @@ def test_an_engine_thread_that_raises_is_never_ok_but_dead(base: Path, site: str
         asked_at = time.monotonic()
         status, body, _ = ask(server)
         assert (status, body["error"]["reason"]) == (500, "engine_dead")
+        while server.process.poll() is None:  # from here on nobody is told that it is ready
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                assert server.request("GET", "/readyz")[0] == 503
+            assert time.monotonic() - asked_at < 20
         assert server.process.wait(20) == 70
         assert time.monotonic() - asked_at < 3 * 1.0
         assert re.search(
@@ -273,11 +314,16 @@ def test_a_killed_api_server_takes_all_along_and_its_port_is_free_at_once(base: 
     with started(base, *TWO_RANKS) as watched:
         server = watched.server
         Streams(server, 2)
+        assert roles(server) == {"EngineCore_DP0", "Worker_TP0", "Worker_TP1", "Observer"}
+        assert named_memory(server) == []
         server.process.kill()
         server.process.wait(10)
         assert server.leftovers(3 * 2.0) == []
         (run,) = (path for path in base.iterdir() if path.is_dir())
-        assert list(run.glob("*.sock")) == []
+        assert [path for path in base.rglob("*") if not (path.is_file() or path.is_dir())] == []
+        assert (run / "EngineCore_DP0.ring").exists()
+        (content,) = incidents(base)
+        assert (content["incident"]["cause"], content["incident"]["culprit"]["role"]) == ("killed", "APIServer_0")
         again = Server(*TWO_RANKS, env={"VLLM_OBS_RUN_DIR": str(base)}, port=server.port)
         try:
             again.wait_ready(60)

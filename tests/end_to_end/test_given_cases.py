@@ -2,13 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from asked import CHAT, TEXT, Asked, forced, joined
-from serving import serving
+from serving import Server
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -19,9 +18,8 @@ PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "require
 
 
 @pytest.fixture(scope="module")
-def ask() -> Iterator[Asked]:
-    with serving("--dtype", "float32", "--max-model-len", "2048") as server:
-        yield Asked(server)
+def ask(default_server: Server) -> Asked:
+    return Asked(default_server)
 
 
 def test_characters_of_several_tokens_arrive_whole_in_a_stream(ask: Asked) -> None:

@@ -1,5 +1,6 @@
 """Grammars that are large or hostile are compiled beside a stream, which goes on with every step meanwhile."""
 
+import contextlib
 import itertools
 import statistics
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,9 +11,10 @@ import pytest
 from run_rings import only_run, records_of
 from serving import Server, serving
 
-from vllm_obs.telemetry.records import Record, RequestReleased, RequestTaken, StepAnswered, StepPlanned
+from vllm_obs.telemetry.records import Record, RequestTaken, StepAnswered, StepPlanned
 
-NUM_TOKENS = 160
+NUM_TOKENS = 1900
+"""More than are made until the last grammar is compiled."""
 NUM_ORDINARY = 40
 """Of them come before the first grammar does."""
 NUM_GRAMMARS = 20
@@ -52,12 +54,14 @@ def of(records: list[Record], kind: type[T]) -> list[T]:
 
 def compile_beside_a_stream(server: Server) -> list[tuple[int, int]]:
     """The statuses of all grammars, sent while a stream runs from before the first until after the last."""
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(4) as threads, contextlib.closing(server.stream(TEXT, NEIGHBOUR)) as stream:
         asked: list[Future[tuple[int, int]]] = []
-        for place, _ in enumerate(server.stream(TEXT, NEIGHBOUR)):
+        for place, _ in enumerate(stream):
             if place == NUM_ORDINARY:
                 asked = [threads.submit(ask, server, number) for number in range(NUM_GRAMMARS)]
-        return [future.result(120) for future in asked]
+            if asked and all(future.done() for future in asked):
+                return [future.result() for future in asked]
+    raise AssertionError("the stream was over before the grammars")
 
 
 @pytest.mark.long
@@ -68,15 +72,12 @@ def test_a_stream_misses_no_step_while_grammars_are_compiled(base: Path) -> None
         core = records_of(only_run(base), "EngineCore_DP0")
     assert [status for status, _ in statuses] == [expected for _, expected in statuses]
 
-    taken, released = of(core, RequestTaken), {each.request_id: each for each in of(core, RequestReleased)}
-    neighbour = taken[0].request_id
+    neighbour = of(core, RequestTaken)[0].request_id
     steps = {each.step: each for each in of(core, StepAnswered) if neighbour in each.request_ids}
     first, last = min(steps), max(steps)
     planned = [each for each in of(core, StepPlanned) if first <= each.step <= last]
-    assert len(steps) == NUM_TOKENS
     assert all(neighbour in each.request_ids for each in planned)  # nobody else had a step without it
     assert any(each.grammar_ids for each in planned)  # grammars were compiled meanwhile
-    assert taken[-1].taken_at < released[neighbour].released_at
 
     moments = [steps[number].updated_at for number in sorted(steps)]
     gaps = [after - before for before, after in itertools.pairwise(moments)]

@@ -1,13 +1,14 @@
 """Bodies that cost as much as they can while others stream: who streams and who probes hardly sees them."""
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
-from serving import Server, serving
+from serving import Server
 
 NUM_STREAMS, NUM_TOKENS = 10, 30
 NUM_ROUNDS, MAX_ROUNDS = 2, 4
@@ -29,10 +30,9 @@ HEAVY: list[tuple[str, object]] = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving("--dtype", "float32", "--max-model-len", "2048") as running:
-        running.request("POST", "/v1/completions", {"prompt": "Hi", "max_tokens": 4})
-        yield running
+def server(default_server: Server) -> Server:
+    default_server.request("POST", "/v1/completions", {"prompt": "Hi", "max_tokens": 4})
+    return default_server
 
 
 class Gaps:
@@ -44,31 +44,38 @@ class Gaps:
         self.num_whole = 0
 
 
+@contextlib.asynccontextmanager
+async def exchange(port: int, request: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    """What is answered. The connection is closed whatever happens: the probe is cancelled in the midst of one."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        yield reader
+    finally:
+        writer.close()
+
+
 async def stream(port: int, gaps: Gaps) -> None:
     body = {"prompt": "Once upon a time", "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True}
     content = json.dumps(body).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    writer.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
     last_at = 0.0
-    async for line in reader:
-        if line.startswith(b"data: {"):
-            now = time.monotonic()
-            if last_at:
-                gaps.between_tokens.append(now - last_at)
-            last_at = now
-        gaps.num_whole += line == b"data: [DONE]\n"
-    writer.close()
+    async with exchange(port, f"{head}content-length: {len(content)}\r\n\r\n".encode() + content) as reader:
+        async for line in reader:
+            if line.startswith(b"data: {"):
+                now = time.monotonic()
+                if last_at:
+                    gaps.between_tokens.append(now - last_at)
+                last_at = now
+            gaps.num_whole += line == b"data: [DONE]\n"
 
 
 async def probe(port: int, gaps: Gaps) -> None:
     while True:
         begun_at = time.monotonic()
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        assert b"200 OK" in await reader.read()
+        async with exchange(port, b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n") as reader:
+            assert b"200 OK" in await reader.read()
         gaps.probes.append(time.monotonic() - begun_at)
-        writer.close()
         await asyncio.sleep(0.02)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from observed_server import await_that, tiny_model
+from process_watch import gone
 from serving import Server
 
 from vllm_obs.telemetry.incident_reader import read_incident
@@ -28,7 +29,7 @@ CANARY = "canarybird"
 BODY = {"prompt": f"The {CANARY} sings of", "max_tokens": 1800, "ignore_eos": True, "temperature": 0.0}
 NUM_STREAMS = 3
 NUM_STEPS = 110
-LIMIT_BYTES = 8 << 20
+LIMIT_BYTES = 1 << 20
 STAGES = {"receive", "tokenize", "submit", "queue", "prefill", "decode"}
 
 
@@ -38,9 +39,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @contextlib.contextmanager
-def started(model: list[str], base: Path, *args: str, **env: str) -> Iterator[Server]:
+def started(model: list[str], base: Path, *args: str, num_restarts: int = 0, **env: str) -> Iterator[Server]:
     """A ready server with a ready Observer, which the test ends; nothing of it is left."""
-    flags = ("--enable-log-requests", "--engine-restarts", "0")
+    flags = ("--enable-log-requests", "--engine-restarts", str(num_restarts))
     server = Server(*model, *flags, *args, env={"VLLM_OBS_RUN_DIR": str(base), **env})
     try:
         server.wait_ready(120)
@@ -250,6 +251,20 @@ def memory_group() -> Iterator[Path]:
             time.sleep(0.05)
 
 
+def leave_it(group: Path, num_bytes: int) -> None:
+    """Let a group have so much more than it uses: what it uses cannot be taken from it."""
+
+    def is_set() -> bool:
+        used = int((group / "memory.usage_in_bytes").read_text())
+        try:
+            (group / "memory.limit_in_bytes").write_text(str(used + num_bytes))
+        except OSError:  # it has come to use more meanwhile
+            return False
+        return True
+
+    await_that(is_set)
+
+
 MANY = {**BODY, "n": 32, "max_tokens": 4}
 
 
@@ -262,9 +277,11 @@ def test_an_engine_that_gets_no_memory(model: list[str], base: Path) -> None:
         # Whether the engine outlives it depends on what it asks for next.
         await_that(lambda: server.process.poll() is not None or any(base.glob("*/incidents/*")), 20)
         server.stop()
+        said = server.log.read_text()
     (content,) = filed(base)
     incident, culprit = content["incident"], content["incident"]["culprit"]
     assert (incident["cause"], culprit["role"]) == ("out_of_memory", "EngineCore_DP0")
+    assert said.count(incident["says"]) == 1
     assert incident["failed_steps"][0]["num_requests"] > 0
     assert {row["stage"] for row in content["open_requests"]} <= {"submit", "queue", "prefill"}
     assert content["open_requests"]
@@ -274,18 +291,29 @@ def test_an_engine_that_gets_no_memory(model: list[str], base: Path) -> None:
 
 
 def test_an_engine_that_the_kernel_kills_for_its_memory(model: list[str], base: Path) -> None:
-    with memory_group() as group, started(model, base) as server:
+    """And P1 and P2 hold: its streams are told, and another engine serves."""
+    with memory_group() as group, started(model, base, num_restarts=1) as server:
+        server.wait_observed()
         engine = server.child("EngineCore")
-        streams = Streams(server)
         (group / "cgroup.procs").write_text(str(engine.pid))
-        time.sleep(2.5)  # the Observer looks once a second, and then knows the group
-        (group / "memory.limit_in_bytes").write_text(str(LIMIT_BYTES))
+        time.sleep(4)  # the Observer looks once a second, and then knows the group
+        streams = Streams(server)
+        leave_it(group, LIMIT_BYTES)
         with contextlib.suppress(OSError, ValueError):
             server.request("POST", "/v1/completions", MANY)
-        streams.join()
-        assert server.process.wait(20) == 70
+        assert gone(engine.pid, 20)
+        died_at = time.monotonic()
+        assert [event["error"]["reason"] for event in streams.join()] == ["engine_dead"] * NUM_STREAMS
+        assert time.monotonic() - died_at < 3 * 3.0
+        server.wait_ready()
+        assert server.request("POST", "/v1/completions", {**BODY, "max_tokens": 2})[0] == 200
+        await_that(lambda: any(base.glob("*/incidents/[!.]*")), 20)
+        assert server.stop() == 0
+        said = server.log.read_text()
     (content,) = filed(base)
     incident, culprit = content["incident"], content["incident"]["culprit"]
+    assert said.count(incident["says"]) == 1
+    assert "was killed by the kernel for lack of memory" in incident["says"]
     assert (incident["cause"], culprit["role"], culprit["signal"]) == (
         "out_of_memory",
         "EngineCore_DP0",

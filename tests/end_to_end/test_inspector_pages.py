@@ -54,7 +54,7 @@ def shown(tabs: Tabs) -> Iterator[View]:
 @pytest.mark.parametrize("name", [page.name for page in PAGES])
 def test_page_is_drawn_with_live_figures(shown: View, live: Live, name: str) -> None:
     open_page(shown, live, name)
-    assert shown.header.startswith("ok\n")
+    shown.wait_for(lambda: shown.header.startswith("ok\n"), "a request among the last seconds'")
     assert f"tiny · run {live.server.inspect('state')['run']} · up " in shown.header
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,15 +81,15 @@ def without(running: ObservedServer) -> list[Said]:
     return [said(one) for one in seen]
 
 
-def errors(server: ObservedServer, reason: str) -> float:
-    """Errors of that kind, wherever they showed, so far."""
+def errors(server: ObservedServer, reason: str) -> Counter[str]:
+    """Errors of that kind so far, by what else is said of them: where they showed."""
     found = server.samples().get("vllm_obs_errors_total", [])
-    return sum(value for labels, value in found if labels["type"] == reason)
+    return Counter({str(labels): round(value) for labels, value in found if labels["type"] == reason})
 
 
 @pytest.mark.parametrize("site", SITES)
 def test_one_of_twenty_goes_wrong_alone(server: ObservedServer, without: list[Said], site: str) -> None:
-    num_before = errors(server, SITES[site])
+    before = errors(server, SITES[site])
     bad = Asked(f"bad-{site}-", {**body(1, site), **(GRAMMAR if "grammar" in site else {})})
     asked = peers(site)
     asked.insert(7, bad)
@@ -99,8 +100,9 @@ def test_one_of_twenty_goes_wrong_alone(server: ObservedServer, without: list[Sa
     assert (failed.status, failed.reply["error"]["reason"]) == (500, SITES[site])
     assert "planted" not in str(failed.reply)
     assert [said(one) for one in seen] == without
-    await_that(lambda: errors(server, SITES[site]) > num_before)
+    await_that(lambda: errors(server, SITES[site]) - before)
     await_that(lambda: is_idle(server))
+    assert set((errors(server, SITES[site]) - before).values()) == {1}, "in each place once"
 
 
 def is_idle(server: ObservedServer) -> bool:
@@ -115,6 +117,7 @@ def test_a_stream_that_goes_wrong_ends_with_the_error_and_no_done(server: Observ
     (seen,) = LoadClient(server.port, 1).run([asked])
     assert seen.status == 200
     assert seen.events[-1]["error"]["reason"] == "internal_error"
+    assert not seen.is_done
 
 
 def test_three_answers_without_numbers_in_a_row_are_not_ready(server: ObservedServer) -> None:
@@ -126,3 +129,5 @@ def test_three_answers_without_numbers_in_a_row_are_not_ready(server: ObservedSe
     status, reply = server.server.request("GET", "/readyz")
     assert (status, reply["error"]["reason"]) == (503, "not_ready")
     assert server.server.request("GET", "/livez") == (200, {"status": "broken"})
+    (seen,) = client.run([Asked("next", body(1, "next"))])
+    assert (seen.status, seen.reply["error"]["reason"]) == (503, "not_ready")

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 from leaky_server import FOLDER, HIDDEN, KEYS, PROMPT, TARGET, WHILE_TWO_RUN, WRONG_KEY, Leaky, leaky_server
 
+from vllm_obs.engine.core_files import NOBODYS_LIMIT
+
 
 @pytest.fixture(scope="module")
 def leaky() -> Iterator[Leaky]:
@@ -41,6 +43,11 @@ def test_no_file_of_the_run_holds_any(leaky: Leaky) -> None:
     assert {str(path): found for path in files if (found := hidden_in(path.read_bytes()))} == {
         str(leaky.base / "keys"): [KEYS[1]]
     }
+
+
+def test_no_crash_would_leave_any_in_a_core_file(leaky: Leaky) -> None:
+    assert len(leaky.core_limits) >= 3
+    assert set(leaky.core_limits.values()) <= {0, NOBODYS_LIMIT}
 
 
 def test_no_answer_about_the_server_holds_any(leaky: Leaky) -> None:

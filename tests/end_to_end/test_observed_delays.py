@@ -1,13 +1,16 @@
 """A delay planted at one place of a request's way shows in that place's stage, and in no other."""
 
+import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from observed_server import ObservedServer, await_that, observed
+from withheld import Withheld
 
 MS = 10**6
 NUM_REQUESTS, MAX_REQUESTS = 5, 30
+SLACK_SECONDS = 0.05
+"""What the kernel's ticks may be off."""
 REST_MS = 25
 """All that a stage of the tiny model takes without a delay, at its best of a few requests."""
 
@@ -23,11 +26,11 @@ PLANTED = {
 """Where, in which stage it is to show, and for how many milliseconds: each its own, so that none is confused."""
 
 
-@pytest.fixture
-def delayed(tmp_path: Path) -> Iterator[ObservedServer]:
+@pytest.fixture(scope="module")
+def delayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedServer]:
     faults = ",".join(f"{site}=delay:{length / 1000}" for site, (_, length) in PLANTED.items())
     env = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": faults}
-    with observed(tmp_path / "model", env=env) as server:
+    with observed(tmp_path_factory.mktemp("delayed") / "model", env=env) as server:
         yield server
 
 
@@ -39,6 +42,17 @@ def test_each_planted_delay_shows_in_its_own_stage_alone(delayed: ObservedServer
             delayed.complete(label, prompt="Once", max_tokens=1)
         told += [await_that(lambda label=label: ended(delayed, label)) for label in labels]
     assert misplaced(told) == {}
+
+
+def test_what_holds_up_the_event_loop_itself_is_not_put_down_to_others(delayed: ObservedServer) -> None:
+    """Other tests take from a promised deadline what `Withheld` says; a loop that is blocked must not get by."""
+    blocked_seconds = PLANTED["http_send"][1] / 1000
+    own_seconds = []
+    for _ in range(5):
+        withheld, begun_at = Withheld(delayed.server.process.pid, ()), time.monotonic()
+        assert delayed.server.request("GET", "/livez")[0] == 200
+        own_seconds.append(time.monotonic() - begun_at - withheld.seconds())
+    assert max(own_seconds) > blocked_seconds - SLACK_SECONDS, own_seconds
 
 
 def misplaced(told: list[dict[str, int]]) -> dict[str, float]:

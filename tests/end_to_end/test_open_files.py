@@ -11,8 +11,8 @@ import pytest
 from process_watch import cpu_seconds
 from serving import Server, serving
 
+from vllm_obs.engine.open_files import NUM_OWN_FILES
 from vllm_obs.server.config import Limits
-from vllm_obs.server.connection_room import NUM_OWN_FILES
 
 MAX_FILES = 64
 NUM_HALF_OPEN, NUM_IDLE = 200, 300

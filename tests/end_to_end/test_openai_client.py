@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from in_loop import in_loop
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 from responses_client import without_ids
-from serving import MODEL, Server, serving
+from serving import MODEL, Server
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 ANSWER = "The capital of France is Paris."
@@ -51,10 +51,8 @@ class Verdict(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    flags = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-    with serving("--dtype", "float32", "--max-model-len", "2048", *flags) as running:
-        yield running
+def server(default_server: Server) -> Server:
+    return default_server
 
 
 @pytest.fixture(params=[OpenAI, AsyncOpenAI], ids=["sync", "async"])

@@ -14,7 +14,7 @@ from either_client import got, listed, opened
 from in_loop import in_loop
 from late_module import LateModule
 from pydantic import BaseModel
-from serving import MODEL, Server, serving
+from serving import MODEL, Server
 
 os.environ |= {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -56,10 +56,8 @@ class Verdict(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    flags = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-    with serving("--dtype", "float32", "--max-model-len", "2048", *flags) as running:
-        yield running
+def server(default_server: Server) -> Server:
+    return default_server
 
 
 @pytest.fixture(autouse=True)

@@ -5,23 +5,34 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from observed_server import NAME, ObservedServer, await_that, observed, total
+from otlp_receiver import OtlpReceiver, http_receiver
 from process_watch import gone
 
 RANKS = [f"Worker_TP{shard}_PP{stage}" for stage in (0, 1) for shard in (0, 1)]
+STALL_SECONDS = 3.0
 LONG = {"model": NAME, "prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "temperature": 0.0}
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedServer]:
-    with observed(
-        tmp_path_factory.mktemp("tiny"), "--tensor-parallel-size", "2", "--pipeline-parallel-size", "2"
-    ) as server:
+def receiver() -> Iterator[OtlpReceiver]:
+    """Takes the server's traces."""
+    with http_receiver() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, receiver: OtlpReceiver) -> Iterator[ObservedServer]:
+    parallel = ("--tensor-parallel-size", "2", "--pipeline-parallel-size", "2")
+    flags = ("--otlp-traces-endpoint", f"{receiver.url}/v1/traces", "--stall-timeout", f"{STALL_SECONDS:g}")
+    env = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
+    with observed(tmp_path_factory.mktemp("tiny"), *parallel, *flags, env=env) as server:
         yield server
 
 
@@ -60,6 +71,40 @@ def test_a_step_has_the_part_of_every_rank_and_the_laws_hold(shared: ObservedSer
     for step in ran:
         assert sorted(worker["rank"] for worker in step["workers"]) == [0, 1, 2, 3]
     assert shared.broken_laws() == []
+
+
+def test_one_trace_spans_every_rank(shared: ObservedServer, receiver: OtlpReceiver) -> None:
+    def executed_in(received: OtlpReceiver) -> dict[int, set[str]]:
+        """The roles whose `worker.execute` a trace has, for each trace."""
+        found: dict[int, set[str]] = {}
+        for each in received.spans():
+            if each.span.name == "worker.execute":
+                found.setdefault(each.trace_id, set()).add(each.resource["vllm_obs.role"])
+        return found
+
+    shared.complete(prompt="One", max_tokens=8, ignore_eos=True, temperature=0.0, model=NAME)
+    receiver.await_that(lambda received: set(RANKS) in executed_in(received).values())
+
+
+def test_a_rank_that_stands_still_is_named_and_its_streams_go_on_with_it(shared: ObservedServer) -> None:
+    victim = shared.server.child("vllm-obs::Worker_TP1_PP0")
+    body = {**LONG, "max_tokens": 400}
+    with ThreadPoolExecutor(2) as pool:
+        streams = [pool.submit(lambda: list(shared.server.stream("/v1/completions", body))) for _ in range(2)]
+        await_that(lambda: shared.inspect("state")["requests"]["num_running"] == 2)
+        victim.suspend()
+        since = time.monotonic()
+        try:
+            (stall,) = await_that(lambda: shared.inspect("state")["stalls"]["current"])
+            await_that(lambda: shared.server.request("GET", "/readyz")[0] == 503)
+            assert time.monotonic() - since < 3 * (STALL_SECONDS + 1.0)
+        finally:
+            victim.resume()
+        assert (stall["role"], stall["pid"], stall["process_state"]) == ("Worker_TP1_PP0", victim.pid, "T")
+        assert "Worker_TP1_PP0 (rank 1, " in stall["says"]
+        ends = [stream.result(60)[-1] for stream in streams]
+    assert [end["choices"][0]["finish_reason"] for end in ends] == ["length"] * 2
+    await_that(lambda: shared.server.request("GET", "/readyz")[0] == 200)
 
 
 def test_a_rank_that_is_killed_is_named_and_another_engine_takes_over(shared: ObservedServer) -> None:

@@ -19,7 +19,7 @@ def generate(mix: Mix, **engine_args: Any) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in outputs]
 
 
-@pytest.fixture(scope="module", params=[24, pytest.param(64, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[12, pytest.param(64, marks=pytest.mark.long)])
 def mix(request: pytest.FixtureRequest) -> Mix:
     """So many mixed requests."""
     return mixed_requests(request.param)

@@ -9,7 +9,7 @@ from http.client import HTTPConnection
 from typing import Any
 
 import pytest
-from mixed_requests import Judge, MixedRequest, mixed_requests
+from mixed_requests import ANSWER_SECONDS, Judge, MixedRequest, mixed_requests
 from process_watch import gone
 from ray_cluster import HOST_SECONDS, RayCluster, ray_cluster, synthetic_over_ray, wait_ready_again
 from serving import Server, serving
@@ -84,7 +84,7 @@ def test_the_same_tokens_over_two_hosts(cluster: RayCluster) -> None:
 
 
 def ask(server: Server, request: MixedRequest) -> list[int]:
-    status, reply = server.request("POST", "/v1/completions", request.body)
+    status, reply = server.request("POST", "/v1/completions", request.body, ANSWER_SECONDS)
     assert status == 200, reply
     tokens: list[int] = reply["choices"][0]["token_ids"]
     return tokens

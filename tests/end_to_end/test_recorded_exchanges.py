@@ -1,14 +1,13 @@
 """Exchanges recorded with a live vLLM 0.32 and this model in float32, replayed: the same shapes and numbers."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from asked import CHAT, TEXT, Asked
 from reply_shape import shape_of
-from serving import MODEL, serving
+from serving import MODEL, Server
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,9 +27,8 @@ JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "p", "schema": PER
 
 
 @pytest.fixture(scope="module")
-def ask() -> Iterator[Asked]:
-    with serving("--dtype", "float32", "--max-model-len", "2048") as server:
-        yield Asked(server)
+def ask(default_server: Server) -> Asked:
+    return Asked(default_server)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from vllm_obs.telemetry.ring_header import RingHeader
 from vllm_obs.telemetry.ring_reader import RingReader
 
 TEXT = "/v1/completions"
-LIGHT = ("--dtype", "float32", "--max-model-len", "1024")
+LIGHT = ("--max-model-len", "1024", "--kv-cache-memory-bytes", "256M")
 
 PROBE = """
 import signal, sys

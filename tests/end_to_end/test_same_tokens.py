@@ -4,16 +4,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from mixed_requests import Judge, MixedRequest, mixed_requests
+from device_sampler import DeviceSampler
+from fake_device import FakeDevice
+from mixed_requests import ANSWER_SECONDS, Judge, MixedRequest, mixed_requests
 from serving import serving
 
 from vllm_obs.engine.frontend.llm import LLM
+from vllm_obs.engine.worker import model_runner
 from vllm_obs.telemetry.recorder import MemoryRecorder
 from vllm_obs.telemetry.records import StepPlanned
 
 pytestmark = pytest.mark.timeout(900)
 Mix = list[MixedRequest]
-NUM_BLOCKS = {24: 143, 64: 128}
+NUM_BLOCKS = {12: 134, 64: 128}
 """By the number of requests: some of them are preempted where there are so many blocks of eight tokens."""
 
 
@@ -27,7 +30,7 @@ def offline(**engine_args: Any) -> LLM:
     return LLM(**{**defaults, **engine_args})
 
 
-@pytest.fixture(scope="module", params=[24, pytest.param(64, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[12, pytest.param(64, marks=pytest.mark.long)])
 def mix(request: pytest.FixtureRequest) -> Mix:
     """So many requests, with prompts of up to 900 tokens."""
     return mixed_requests(request.param)
@@ -53,6 +56,12 @@ def alone(mix: Mix) -> list[list[int]]:
             {"max_num_seqs": 64, "max_num_batched_tokens": 4096}, id="budget-4096", marks=pytest.mark.long
         ),
         pytest.param({"distributed_executor_backend": "mp"}, id="worker-process", marks=pytest.mark.long),
+        pytest.param({"max_num_seqs": 64, "async_scheduling": True}, id="ahead"),
+        pytest.param(
+            {"distributed_executor_backend": "mp", "async_scheduling": True},
+            id="ahead-of-a-worker-process",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_the_same_tokens_alone_and(
@@ -60,6 +69,15 @@ def test_the_same_tokens_alone_and(
 ) -> None:
     with offline(**engine_args) as llm:
         judge.compare(request.node.callspec.id, alone, generate(llm, mix))
+
+
+@pytest.mark.long
+def test_the_same_tokens_fed_back_on_a_device_that_the_host_reads_a_step_late(
+    mix: Mix, alone: list[list[int]], judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_runner, "make_sampler", lambda *_: DeviceSampler(FakeDevice()))
+    with offline(max_num_seqs=64, async_scheduling=True) as llm:
+        judge.compare("on a device", alone, generate(llm, mix))
 
 
 @pytest.mark.long
@@ -90,10 +108,14 @@ def test_the_same_tokens_through_preemption(
 @pytest.mark.parametrize("flags", [(), ("--api-server-count", "2")], ids=["one", "two servers"])
 def test_the_same_tokens_over_http(mix: Mix, alone: list[list[int]], judge: Judge, flags: tuple[str, ...]) -> None:
     """test_data_parallel.py tells the same of fewer, over HTTP from two engines."""
+
+    def ask(request: MixedRequest) -> tuple[int, Any]:
+        return server.request("POST", "/v1/completions", request.body, ANSWER_SECONDS)
+
     with (
         serving("--dtype", "float32", "--max-model-len", "2048", *flags) as server,
         ThreadPoolExecutor(len(mix)) as pool,
     ):
-        replies = list(pool.map(lambda request: server.request("POST", "/v1/completions", request.body), mix))
+        replies = list(pool.map(ask, mix))
     assert {status for status, _ in replies} == {200}
     judge.compare("http", alone, [reply["choices"][0]["token_ids"] for _, reply in replies])

@@ -57,6 +57,12 @@ def accounted(server: ObservedServer) -> dict[str, float]:
     return {row["role"]: row["accounted"] for row in server.inspect("memory")["processes"]}
 
 
+def parts(server: ObservedServer) -> str:
+    """What each process's memory is, for who reads why a test failed."""
+    rows = server.inspect("memory")["processes"]
+    return "\n".join(str([row["role"], row["resident_bytes"], *row["parts"]]) for row in rows)
+
+
 def resident(server: ObservedServer, part: str) -> int:
     return int(server.inspect("memory")["total"]["parts"].get(part, 0))
 
@@ -74,7 +80,7 @@ def test_start_and_memory_are_accounted_for(server: ObservedServer) -> None:
 
     idle = accounted(server)
     assert set(idle) == set(shares)
-    assert min(idle.values()) >= LEAST_OF_MEMORY, server.inspect("memory")
+    assert min(idle.values()) >= LEAST_OF_MEMORY, parts(server)
 
     cache = resident(server, "kv_cache")
     client = LoadClient(server.port, 8)
@@ -85,7 +91,7 @@ def test_start_and_memory_are_accounted_for(server: ObservedServer) -> None:
             busy.append(min(accounted(server).values()))
         assert {one.status for one in load.result()} == {200}
     assert busy
-    assert min(busy) >= LEAST_OF_MEMORY, server.inspect("memory")
+    assert min(busy) >= LEAST_OF_MEMORY, parts(server)
     assert resident(server, "kv_cache") >= cache > 0
     (held,) = server.inspect("memory")["kv_cache"]
     assert held["reserved_bytes"] >= held["resident_bytes"] > 0

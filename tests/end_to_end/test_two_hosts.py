@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from mixed_requests import Judge, MixedRequest, mixed_requests
+from mixed_requests import ANSWER_SECONDS, Judge, MixedRequest, mixed_requests
 from process_watch import gone
 from random_model import random_model
 from serving import MODEL
@@ -52,7 +52,8 @@ def start(hosts: TwoHosts) -> Iterator[Start]:
 def completion(server: HostProcess, **fields: Any) -> list[int]:
     """The token ids of a short completion."""
     body = {"model": fields.pop("model", "synthetic"), "prompt": "Two hosts", "max_tokens": 8, "seed": 1}
-    status, reply = server.request("POST", "/v1/completions", {**body, "return_token_ids": True, **fields})
+    asked = {**body, "return_token_ids": True, **fields}
+    status, reply = server.request("POST", "/v1/completions", asked, ANSWER_SECONDS)
     assert status == 200, reply
     tokens: list[int] = reply["choices"][0]["token_ids"]
     return tokens
@@ -77,7 +78,7 @@ def open_stream(pool: ThreadPoolExecutor, server: HostProcess) -> "Future[list[d
 
 
 def wait_ready_again(server: HostProcess, generation: int, seconds: float = 60.0) -> None:
-    server.wait_said(f"(generation {generation})", seconds)
+    server.wait_said(f"(restart {generation})", seconds)
     server.wait_ready(seconds)
 
 

@@ -147,7 +147,7 @@ def test_a_stopped_api_server_is_named_by_the_inspector(server: ObservedServer) 
     with stopped(pid) as since:
         stall = named_stall(server, since)
         assert (stall["engine"], stall["role"], stall["pid"]) == ("", "APIServer_0", pid)
-        assert "is stopped by a signal; its event loop does not go round." in stall["says"]
+        assert "is stopped by a signal, and answers nobody." in stall["says"]
     await_that(lambda: health_word(server) == "idle")
     assert ready_status(server) == (200, "")
 

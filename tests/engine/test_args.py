@@ -5,32 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from vllm_obs.engine import args as args_module
-from vllm_obs.engine.args import EngineArgs, detect_device, model_length_limit, step_limits
-from vllm_obs.engine.config import GraphConfig, ModelArchitecture, from_wire, to_wire
+from vllm_obs.engine.args import EngineArgs
+from vllm_obs.engine.config import GraphConfig, from_wire, to_wire
 from vllm_obs.engine.config import VllmConfig as Config
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import ENGINE_FLAGS
 from vllm_obs.engine.model import source as source_module
-
-ARCHITECTURE = ModelArchitecture(
-    name="LlamaForCausalLM",
-    vocab_size=64,
-    hidden_size=32,
-    intermediate_size=64,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=16,
-    rms_norm_eps=1e-5,
-    rope_theta=10_000.0,
-    max_position_embeddings=1000,
-    tie_word_embeddings=True,
-)
-
-
-def with_scaling(**scaling: object) -> ModelArchitecture:
-    return ModelArchitecture(**{**vars(ARCHITECTURE), "rope_scaling": scaling})
 
 
 @pytest.fixture
@@ -66,6 +46,11 @@ def test_defaults_on_a_cpu(model: str) -> None:
     assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (64, 256)
     assert config.cache.block_size == 16
     assert config.parallel.distributed_executor_backend == "uni"
+
+
+def test_steps_are_planned_ahead_where_asked(model: str) -> None:
+    assert not make(model).scheduler.async_scheduling
+    assert make(model, async_scheduling=True).scheduler.async_scheduling
 
 
 def test_every_flag_sets_a_field_with_its_name() -> None:
@@ -143,19 +128,7 @@ def test_sizes_of_graphs_that_no_step_has_are_refused(model: str, kwargs: dict[s
     ("kwargs", "message"),
     [
         ({"max_model_len": 1001}, "--max-model-len 1001 is more than the model's 1000 positions"),
-        ({"max_model_len": 0}, "--max-model-len 0 is not between 1 and"),
         ({"block_size": 257}, "--block-size 257 is not between 1 and 256"),
-        ({"block_size": 0}, "--block-size 0"),
-        ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization 1.5"),
-        ({"gpu_memory_utilization": float("nan")}, "--gpu-memory-utilization nan"),
-        ({"kv_cache_memory_bytes": 0}, "--kv-cache-memory-bytes 0"),
-        ({"num_gpu_blocks_override": -5}, "--num-gpu-blocks-override -5"),
-        ({"max_num_seqs": 0}, "--max-num-seqs 0"),
-        ({"max_logprobs": -2}, "--max-logprobs -2"),
-        ({"seed": -1}, "--seed -1"),
-        ({"dtype": "fp8"}, "--dtype fp8 is not one of auto, bfloat16"),
-        ({"scheduling_policy": "lifo"}, "--scheduling-policy lifo is not one of fcfs, priority"),
-        ({"distributed_executor_backend": "x"}, "--distributed-executor-backend x is not one of uni, mp, ray"),
         ({"max_num_seqs": 100, "max_num_batched_tokens": 99}, "99 is less than --max-num-seqs 100"),
         (
             {"enable_chunked_prefill": False, "max_num_batched_tokens": 999},
@@ -177,46 +150,6 @@ def test_bad_values_are_refused(model: str, kwargs: dict[str, object], message: 
         make(model, **kwargs)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "device", "limits"),
-    [
-        ({}, "cuda", (256, 2048)),
-        ({}, "cpu", (64, 256)),
-        ({"max_num_batched_tokens": 16}, "cpu", (16, 16)),
-        ({"max_num_seqs": 1000}, "cpu", (1000, 1000)),
-        ({"enable_chunked_prefill": False}, "cpu", (64, 1000)),
-        ({"enable_chunked_prefill": False, "max_num_batched_tokens": 1000}, "cuda", (256, 1000)),
-    ],
-)
-def test_step_limits_fit_each_other(kwargs: dict[str, object], device: str, limits: tuple[int, int]) -> None:
-    assert step_limits(EngineArgs(**kwargs), device, 1000) == limits
-
-
-@pytest.mark.parametrize(
-    ("architecture", "limit"),
-    [
-        (ARCHITECTURE, 1000),
-        (with_scaling(rope_type="linear", factor=4.0), 4000),
-        (with_scaling(type="dynamic", factor=2.0), 2000),
-        (with_scaling(rope_type="yarn", factor=4.0, original_max_position_embeddings=500), 2000),
-        (with_scaling(rope_type="llama3", factor=8.0, original_max_position_embeddings=125), 1000),
-    ],
-)
-def test_scaled_rope_stretches_the_longest_length(architecture: ModelArchitecture, limit: int) -> None:
-    assert model_length_limit(architecture) == limit
-
-
-def test_the_device_is_cuda_only_where_the_driver_shows_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(args_module, "_NVIDIA_SIGNS", (tmp_path / "nvidiactl",))
-    assert detect_device("auto") == "cpu"
-    with pytest.raises(ConfigError, match="no NVIDIA device"):
-        detect_device("cuda")
-    (tmp_path / "nvidiactl").touch()
-    assert [detect_device(asked) for asked in ("auto", "cuda", "cpu")] == ["cuda", "cuda", "cpu"]
 
 
 def test_one_of_several_engines_knows_which_it_is(model: str) -> None:

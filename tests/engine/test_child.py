@@ -20,6 +20,7 @@ import pytest
 from process_watch import gone
 
 from vllm_obs.engine.child import EXIT_OUT_OF_MEMORY, MAX_ENDS, Child, describe_exit, spawn, unbidden_ends
+from vllm_obs.engine.child_main import _told_cause
 from vllm_obs.engine.child_pipe import READY, read_message, write_message
 from vllm_obs.engine.errors import ConfigError, StartupError
 
@@ -343,3 +344,10 @@ def test_an_order_is_small_and_of_a_child_that_lives() -> None:
             child.order("ADD", "x" * 5000)
         assert child.wait(START_SECONDS)
         assert not child.order("ADD", 1)
+
+
+def test_the_cause_of_an_api_servers_end_quotes_no_request() -> None:
+    error = RuntimeError("a prompt")
+    assert _told_cause(error, "APIServer_1") == ("RuntimeError", 70)
+    assert _told_cause(OSError("no space"), "APIServer_1") == ("OSError: no space", 70)
+    assert _told_cause(error, "EngineCore_DP0") == ("RuntimeError: a prompt", 70)

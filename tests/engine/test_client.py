@@ -15,7 +15,9 @@ from fake_engine_process import make_fake_core
 from fake_executor import expected_output, make_request, tiny_config
 
 from vllm_obs.engine import client_async, process
-from vllm_obs.engine.client import AsyncMPClient, InprocClient, SyncMPClient
+from vllm_obs.engine.client_async import AsyncMPClient
+from vllm_obs.engine.client_inproc import InprocClient
+from vllm_obs.engine.client_sync import SyncMPClient
 from vllm_obs.engine.errors import EngineDeadError, RequestFailedError, StartupError
 from vllm_obs.engine.messages import EngineCoreOutputs, FinishReason
 
@@ -37,7 +39,7 @@ class Collected:
         start = 0
         columns = zip(outputs.request_ids, outputs.num_new_tokens, outputs.finish_reasons, strict=True)
         for request_id, num_tokens, reason in columns:
-            row = outputs.new_token_ids[start : start + num_tokens].tolist()
+            row = outputs.new_token_ids[start : start + num_tokens]
             self.tokens.setdefault(request_id, []).extend(row)
             start += num_tokens
             if reason >= 0:
@@ -284,7 +286,8 @@ def test_an_engine_that_ends_after_it_said_ready_is_not_waited_for(monkeypatch: 
 
 def test_the_clients_of_processes_load_no_torch() -> None:
     script = (
-        "import sys; import vllm_obs.engine.client, vllm_obs.engine.process; "
+        "import sys; import vllm_obs.engine.process; "
+        "from vllm_obs.engine import client_async, client_inproc, client_sync; "
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

@@ -287,7 +287,7 @@ async def ended(client: DPLBAsyncMPClient, number: int) -> dict[str, list[int]]:
         start = 0
         rows = zip(outputs.request_ids, outputs.num_new_tokens, outputs.finish_reasons, strict=True)
         for request_id, num_tokens, reason in rows:
-            tokens.setdefault(request_id, []).extend(outputs.new_token_ids[start : start + num_tokens].tolist())
+            tokens.setdefault(request_id, []).extend(outputs.new_token_ids[start : start + num_tokens])
             start += num_tokens
             number -= reason >= 0
     return tokens

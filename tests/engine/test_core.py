@@ -3,11 +3,11 @@
 import os
 from typing import Any
 
-import numpy as np
 import pytest
 from core_bench import PROMPT, Bench, Seen
 from fake_executor import VOCAB_SIZE, expected_output, tiny_config
 
+from vllm_obs.engine.core_keyframes import TURN_STEPS
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.messages import (
     EngineFacts,
@@ -62,8 +62,7 @@ def test_one_sequence_from_add_to_its_ending(bench: Bench) -> None:
     assert list(outputs) == [0]
     assert (message.client_index, message.engine_index, message.generation, message.step) == (0, 0, 0, 1)
     assert (message.request_ids, message.num_new_tokens, message.finish_reasons) == (["a"], [1], [-1])
-    assert message.new_token_ids.dtype == np.int32
-    assert message.new_token_ids.tolist() == tokens[:1]
+    assert message.new_token_ids == tokens[:1]
     assert message.stats is not None
     assert (message.stats.num_running, message.stats.num_waiting) == (1, 0)
     assert 0 < message.sampled_at < message.sent_at
@@ -81,7 +80,7 @@ def test_a_step_answers_each_client_with_its_own_rows(bench: Bench) -> None:
         0: ["a0", "c0"],
         1: ["b1", "d1"],
     }
-    assert outputs[1].new_token_ids.tolist() == [*expected_output([1, 5], 1), *expected_output([3, 5], 1)]
+    assert outputs[1].new_token_ids == [*expected_output([1, 5], 1), *expected_output([3, 5], 1)]
     for message in outputs.values():
         ((row, logprobs),) = message.logprobs
         assert row == 1
@@ -96,7 +95,7 @@ def test_prompt_log_probabilities_come_whole_with_the_first_token() -> None:
     assert len(with_prompt) == 1
     ((row, logprobs),) = with_prompt[0].prompt_logprobs
     assert (row, logprobs.token_ids[:, 0].tolist()) == (0, PROMPT[1:])
-    assert with_prompt[0].new_token_ids.tolist() == expected_output(PROMPT, 1)
+    assert with_prompt[0].new_token_ids == expected_output(PROMPT, 1)
 
 
 def test_prompt_log_probabilities_survive_preemption_once() -> None:
@@ -324,15 +323,15 @@ def test_the_token_of_a_scored_prompt_is_nobodys(bench: Bench) -> None:
     assert (answered.request_ids, answered.num_new_tokens) == (["a"], [0])  # type: ignore[union-attr]
 
 
-def test_each_answered_step_leaves_its_keyframes(bench: Bench) -> None:
-    bench.add("a", PROMPT, max_tokens=3)
+def test_answered_steps_leave_their_keyframes_in_turn(bench: Bench) -> None:
+    bench.add("a", PROMPT, max_tokens=2 * TURN_STEPS + 1)
     bench.run()
     blocks: list[Any] = bench.recorder.of(BlocksKeyframe)
     requests: list[Any] = bench.recorder.of(RequestKeyframe)
-    assert [(each.step, each.first_block, len(each.hashes)) for each in blocks] == [(n, 0, 32) for n in (1, 2, 3)]
+    turns = [1, 1 + TURN_STEPS, 1 + 2 * TURN_STEPS]
+    assert [(each.step, each.first_block, len(each.hashes)) for each in blocks] == [(n, 0, 32) for n in turns]
     assert [(each.step, each.request_id, each.num_output_tokens) for each in requests] == [
-        (1, "a", 1),
-        (2, "a", 2),
+        (step, "a", step) for step in turns[:-1]
     ]
 
 

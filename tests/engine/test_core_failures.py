@@ -9,8 +9,8 @@ from fake_executor import expected_output, tiny_config
 
 from vllm_obs.engine import scheduler_state, step_planner
 from vllm_obs.engine.block_pool import BlockCountError
-from vllm_obs.engine.core import MAX_FAILED_STEPS
 from vllm_obs.engine.errors import EngineDeadError
+from vllm_obs.engine.failure_streak import MAX_FAILED_STEPS
 from vllm_obs.engine.messages import (
     FinishReason,
 )

@@ -13,7 +13,7 @@ import pytest
 from fake_executor import expected_output, make_request, tiny_config
 from process_watch import gone
 
-from vllm_obs.engine.client import AsyncMPClient
+from vllm_obs.engine.client_async import AsyncMPClient
 from vllm_obs.engine.config import ParallelConfig
 from vllm_obs.engine.descendants import descendants
 from vllm_obs.engine.errors import EngineDeadError
@@ -68,7 +68,7 @@ def test_frames_of_the_generation_before_are_dropped_on_both_sides(run_dir: Path
         while len(tokens) < 2:
             outputs = await second.get_output()
             assert (outputs.generation, outputs.request_ids) == (1, ["b"])
-            tokens += outputs.new_token_ids.tolist()
+            tokens += outputs.new_token_ids
         assert tokens == expected_output([4, 5], 2)
 
     try:

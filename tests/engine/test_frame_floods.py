@@ -19,8 +19,8 @@ from run_rings import records_of
 
 from vllm_obs.engine.args import EngineArgs
 from vllm_obs.engine.config import ObservabilityConfig
-from vllm_obs.engine.core import MAX_LIVE_REQUESTS
-from vllm_obs.engine.launch import ENGINE_MODULE
+from vllm_obs.engine.core_admission import MAX_LIVE_REQUESTS
+from vllm_obs.engine.engine_titles import ENGINE_MODULE
 from vllm_obs.engine.messages import FinishReason, UtilityCall
 from vllm_obs.telemetry.records import FrameDropped
 

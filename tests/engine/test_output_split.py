@@ -24,7 +24,7 @@ def rows(sizes: Sequence[int]) -> EngineCoreOutputs:
     return outputs(
         request_ids=[f"r{row}" for row in range(num_rows)],
         num_new_tokens=[row % 3 for row in range(num_rows)],
-        new_token_ids=np.arange(sum(row % 3 for row in range(num_rows)), dtype=np.int32),
+        new_token_ids=list(range(sum(row % 3 for row in range(num_rows)))),
         finish_reasons=[-1] * num_rows,
         stop_token_ids=[-1] * num_rows,
         num_cached_tokens=list(range(num_rows)),
@@ -60,7 +60,7 @@ def test_a_row_that_never_fits_is_told_of_an_error_and_the_others_get_theirs() -
         -1,
         -1,
     ]
-    assert [token for message in messages for token in message.new_token_ids.tolist()] == [0, 3]
+    assert [token for message in messages for token in message.new_token_ids] == [0, 3]
     told = {message.request_ids[row]: reason for message in messages for row, reason, _ in message.errors}
     assert told == {"r2": TOO_LARGE[0], "r4": "internal_error"}
     asked = {

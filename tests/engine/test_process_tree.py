@@ -17,7 +17,7 @@ from default_model import default_config
 from fake_executor import make_request, tiny_config
 from process_watch import gone
 
-from vllm_obs.engine.client import SyncMPClient
+from vllm_obs.engine.client_sync import SyncMPClient
 from vllm_obs.engine.config import CacheConfig, ParallelConfig
 from vllm_obs.engine.errors import ConfigError, EngineDeadError
 from vllm_obs.engine.messages import EngineCoreRequest, FinishReason, SamplingSpec
@@ -53,7 +53,7 @@ def finish(client: SyncMPClient, num_endings: int) -> dict[str, list[int]]:
         start = 0
         columns = zip(outputs.request_ids, outputs.num_new_tokens, outputs.finish_reasons, strict=True)
         for request_id, num_tokens, reason in columns:
-            tokens.setdefault(request_id, []).extend(outputs.new_token_ids[start : start + num_tokens].tolist())
+            tokens.setdefault(request_id, []).extend(outputs.new_token_ids[start : start + num_tokens])
             start += num_tokens
             assert reason != FinishReason.ERROR, outputs.errors
             num_endings -= reason >= 0

@@ -7,6 +7,7 @@ LIMITS = QueueLimits(
     max_num_tokens=None,
     max_num_seqs=2,
     max_num_batched_tokens=100,
+    max_num_mixed_prefill_tokens=100,
     is_chunked=True,
     block_size=10,
 )
@@ -105,6 +106,20 @@ def test_reserved_ones_come_behind_with_a_token_each() -> None:
 def test_api_servers_of_one_engine_share_its_bounds() -> None:
     limits = LIMITS._replace(max_num_reqs=10, max_num_tokens=101, max_num_seqs=7)
     shared = limits.share_of(4)
-    assert shared == limits._replace(max_num_reqs=3, max_num_tokens=26, max_num_seqs=2, max_num_batched_tokens=25)
+    assert shared == limits._replace(
+        max_num_reqs=3,
+        max_num_tokens=26,
+        max_num_seqs=2,
+        max_num_batched_tokens=25,
+        max_num_mixed_prefill_tokens=25,
+    )
     assert limits.share_of(1) == limits
     assert LIMITS._replace(max_num_reqs=None).share_of(2).max_num_reqs is None
+
+
+def test_beside_who_decodes_the_next_step_takes_a_share_of_prompt_tokens() -> None:
+    limits = LIMITS._replace(max_num_reqs=0, max_num_seqs=8, max_num_mixed_prefill_tokens=10)
+    decoding = QueueLoad(num_running=2, num_busy_tokens=2, num_free_blocks=1000)
+    assert num_more(bound(limits=limits), decoding) == 2
+    assert num_more(bound(limits=limits), decoding._replace(num_busy_tokens=12)) == 0
+    assert num_more(bound(limits=limits._replace(is_chunked=False)), decoding) == 6

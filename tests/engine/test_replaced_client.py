@@ -58,7 +58,7 @@ class Client:
         while True:
             outputs = self.outputs()
             assert outputs.request_ids == [request_id]
-            tokens += outputs.new_token_ids.tolist()
+            tokens += outputs.new_token_ids
             if outputs.finish_reasons[0] >= 0:
                 return tokens
 

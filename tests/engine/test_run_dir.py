@@ -17,13 +17,14 @@ from vllm_obs.engine.run_dir import NUM_DEAD_RUNS_KEPT, RunDirectory, base_direc
 
 
 def dead_run(base: Path, number: int) -> Path:
-    """What a run of that day left behind: a lock nobody holds, a socket and a file."""
+    """What a run of that day left behind: a lock nobody holds, a socket, a pipe and a file."""
     path = base / f"202601{number:02d}-000000-{number}"
     path.mkdir(mode=0o700)
     (path / "lock").touch()
     (path / "ring").write_text("facts")
     with socket.socket(socket.AF_UNIX) as leftover:
         leftover.bind(str(path / "in0.sock"))
+    os.mkfifo(path / "EngineCore_DP0.ask")
     return path
 
 
@@ -36,17 +37,18 @@ def test_a_run_has_a_fresh_private_directory(run_base: Path) -> None:
             assert run.path.stat().st_uid == os.getuid()
 
 
-def test_closing_removes_the_sockets_and_keeps_the_files(run_base: Path) -> None:
+def test_closing_removes_sockets_and_pipes_and_keeps_the_files(run_base: Path) -> None:
     run = RunDirectory.create()
     (run.path / "ring").write_text("facts")
     with socket.socket(socket.AF_UNIX) as leftover:
         leftover.bind(str(run.path / "out0.sock"))
+    os.mkfifo(run.path / "EngineCore_DP0.ask")
     run.close()
     run.close()
     assert sorted(path.name for path in run.path.iterdir()) == ["lock", "ring"]
 
 
-def test_the_next_start_keeps_the_last_five_dead_runs_without_their_sockets(run_base: Path) -> None:
+def test_the_next_start_keeps_the_last_five_dead_runs_without_their_sockets_and_pipes(run_base: Path) -> None:
     dead = [dead_run(run_base, number) for number in range(1, 9)]
     with RunDirectory.create() as run:
         assert run.path.exists()
@@ -199,7 +201,7 @@ def test_a_directory_of_somebody_else_is_refused_and_their_runs_are_left_alone(r
     for number in range(2, 9):
         dead_run(run_base, number)
     prune_dead_runs(run_base)
-    assert sorted(path.name for path in theirs.iterdir()) == ["in0.sock", "lock", "ring"]
+    assert sorted(path.name for path in theirs.iterdir()) == ["EngineCore_DP0.ask", "in0.sock", "lock", "ring"]
     before = set(run_base.iterdir())
     os.chown(run_base, OTHER_UID, OTHER_UID)
     with pytest.raises(ConfigError, match="is not a directory of this user; set VLLM_OBS_RUN_DIR"):

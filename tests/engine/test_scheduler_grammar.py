@@ -36,7 +36,7 @@ class FakeGrammar:
         if self.error is not None:
             raise self.error
 
-    def write_mask(self, words: npt.NDArray[np.int32]) -> None:
+    def write_mask(self, words: npt.NDArray[np.int32], address: int) -> None:
         words[:] = -1
 
     def accept(self, token_id: int) -> None:
@@ -136,7 +136,7 @@ def test_a_token_the_grammar_does_not_know_fails_the_sequence_and_is_not_sent() 
 
 
 def test_one_whose_mask_cannot_be_made_fails_alone_and_its_token_is_not_sent() -> None:
-    def broken(words: npt.NDArray[np.int32]) -> None:
+    def broken(words: npt.NDArray[np.int32], address: int) -> None:
         raise RuntimeError("planted")
 
     grammar = FakeGrammar(is_ready=True)

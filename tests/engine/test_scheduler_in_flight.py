@@ -1,6 +1,7 @@
 """Plans that have not answered: blocks they hold, rows they waste, rows that fail."""
 
-from fake_executor import expected_output, next_token
+import pytest
+from fake_executor import expected_output, next_token, tiny_config
 from scheduler_driver import SchedulerDriver
 
 from vllm_obs.engine.messages import FinishReason, SamplingSpec
@@ -39,6 +40,31 @@ def test_the_next_step_is_planned_before_the_last_has_answered() -> None:
         driver.answer()
     assert driver.output_of("a") == expected_output(PROMPT, 3)
     driver.run()
+    driver.check_idle()
+
+
+def test_a_sequence_whose_token_is_being_made_has_it_before_it_is_preempted() -> None:
+    driver = SchedulerDriver(num_blocks=4)
+    first, second = PROMPT[:8], PROMPT[1:8]
+    driver.add("a", first, max_tokens=3)
+    driver.add("b", second, max_tokens=3)
+    driver.launch()
+    ahead = driver.launch()
+    assert (ahead.plan.num_rows, ahead.decisions.preempted_ids) == (0, [])
+    assert ahead.decisions.left_out_ids == ["b", "a"]
+    assert ahead.decisions.left_out_reasons == ["kv_blocks", "kv_blocks"]
+    assert driver.running_ids == ["a", "b"]
+    assert driver.answer() == ["a", "b"]
+    third = driver.launch()
+    assert (third.plan.running_ids, third.decisions.preempted_ids) == (["a"], ["b"])
+    assert driver.output_of("b") == expected_output(second, 1)
+    driver.answer()
+    driver.run()
+    assert (driver.output_of("a"), driver.output_of("b")) == (
+        expected_output(first, 3),
+        expected_output(second, 3),
+    )
+    assert driver.num_wasted_rows == 0
     driver.check_idle()
 
 
@@ -144,6 +170,27 @@ def test_who_has_no_numbers_on_blocks_of_its_own_either_fails_the_second_time() 
     driver.check_idle()
 
 
+@pytest.mark.parametrize("num_blocks", range(4, 10))
+def test_blocks_of_a_suspect_are_kept_while_the_step_begun_ahead_runs_it_for_nothing(num_blocks: int) -> None:
+    """The driver looks at each plan's new blocks."""
+    driver = SchedulerDriver(num_blocks)
+    driver.add("good", PROMPT, max_tokens=1)
+    driver.run()
+    driver.add("other", [1, 2, 3], max_tokens=6)
+    bad = driver.add("bad", [*PROMPT, 1], max_tokens=4)
+    driver.launch()
+    driver.launch()
+    driver.answer_with(failed=[("bad", "invalid_logits", "The logits are not numbers.")])
+    if [each.request_id for each in driver.scheduler.suspects] == ["bad"]:
+        assert driver.launch().decisions.preempted_ids == ["bad"]
+    while driver.scheduler.num_in_flight:
+        driver.answer()
+    driver.run()
+    assert driver.output_of("other") == expected_output([1, 2, 3], 6)
+    assert (bad.error, driver.output_of("bad")) == (None, expected_output([*PROMPT, 1], 4))
+    driver.check_idle()
+
+
 def test_a_suspect_that_is_aborted_is_not_sent_back() -> None:
     driver = SchedulerDriver()
     driver.add("good", PROMPT, max_tokens=1)
@@ -165,3 +212,17 @@ def test_a_row_without_an_answer_ends_with_an_error_instead_of_hanging() -> None
     assert driver.ended["b"].error == ("internal_error", "The step gave no token for this sequence.")
     assert driver.output_of("a") == expected_output([1, 2], 3)
     driver.check_idle()
+
+
+def test_a_prompt_as_long_as_the_context_goes_on_beside_steps_under_way() -> None:
+    """It awaits no token, so there is no last one to wait for."""
+    config = tiny_config(max_model_len=24, max_num_batched_tokens=8, async_scheduling=True)
+    driver = SchedulerDriver(num_blocks=32, config=config)
+    driver.add("decoding", [10], max_tokens=20)
+    driver.launch()
+    driver.add("scored", list(range(100, 124)), sampling=SamplingSpec(max_tokens=0, pooling="mean"))
+
+    for _ in range(6):
+        driver.launch()
+        driver.answer()
+    assert "scored" in driver.ended

@@ -28,7 +28,10 @@ MAX_MODEL_LEN = 24
 
 @dataclass(frozen=True)
 class Setting:
-    """One world: a pool, limits, and how many plans may be in flight, which name every token in a pipeline."""
+    """One world: a pool, limits, and how many plans may be in flight, which name every token in a pipeline.
+
+    One that `is_ahead` leaves nobody out for the sake of a token that is awaited.
+    """
 
     num_blocks: int
     max_num_seqs: int
@@ -37,6 +40,7 @@ class Setting:
     enable_prefix_caching: bool
     depth: int
     is_pipelined: bool
+    is_ahead: bool
 
 
 SETTINGS = st.builds(
@@ -48,6 +52,7 @@ SETTINGS = st.builds(
     enable_prefix_caching=st.booleans(),
     depth=st.integers(1, 3),
     is_pipelined=st.booleans(),
+    is_ahead=st.booleans(),
 )
 _BASES = ([0, 1, 1, 0, 0, 1, 0, 1, 1, 1, 0], [0, 1, 1, 0, 1, 1, 1, 0, 0, 0, 1])
 # Few beginnings, cut anywhere, so that prefixes are shared all the time.
@@ -66,6 +71,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_seqs=setting.max_num_seqs,
             max_num_batched_tokens=setting.budget,
             policy=setting.policy,
+            async_scheduling=setting.is_ahead and not setting.is_pipelined,
         )
         if setting.is_pipelined:
             config = pipelined(setting.depth, config)

@@ -53,7 +53,7 @@ def test_only_large_arrays_get_a_frame_of_their_own() -> None:
 def test_more_large_arrays_than_frames_are_allowed_go_inside_the_payload() -> None:
     row = logprobs(1030, 1)._replace(ranks=int32(*[1] * 1030))
     num_rows = MAX_BUFFERS // 3 + 2
-    columns = {"request_ids": [str(i) for i in range(num_rows)], "errors": [], "new_token_ids": int32()}
+    columns = {"request_ids": [str(i) for i in range(num_rows)], "errors": [], "new_token_ids": []}
     zeros = dict.fromkeys(
         ("num_new_tokens", "finish_reasons", "stop_token_ids", "num_cached_tokens"), [0] * num_rows
     )
@@ -86,7 +86,10 @@ def test_a_bad_message_is_refused_for_its_reason(name: str) -> None:
     assert refusal.value.reason == reason
 
 
-@pytest.mark.parametrize("name", ["array32 of 4 G", "map32 of 4 G", "bin32 of 4 G", "shape too large"])
+SIZES = ("array32 of 4 G", "map32 of 4 G", "bin32 of 4 G", "str32 of 4 G", "ext32 of 4 G", "shape too large")
+
+
+@pytest.mark.parametrize("name", SIZES)
 def test_nothing_is_allocated_for_a_declared_size(name: str) -> None:
     tracemalloc.start()
     try:
@@ -119,7 +122,8 @@ def test_a_refused_request_names_its_owner_where_that_is_readable() -> None:
         {"finish_reasons": [-2, 3]},
         {"logprobs": [(-1, logprobs(1))]},
         {"logprobs": [(0, logprobs(1)._replace(ranks=int32(1, 2)))]},
-        {"new_token_ids": int32(5, 6).reshape(1, 2)},
+        {"new_token_ids": [5, 2**31]},
+        {"new_token_ids": [-(2**31) - 1, 6]},
         {"pooled": [(2, np.ones(3, np.float32))]},
         {"pooled": [(0, np.ones((1, 3), np.float32))]},
     ],
@@ -210,14 +214,17 @@ def test_a_plan_may_hold_what_many_requests_may_ask_for() -> None:
 def test_decoding_imports_nothing_and_finds_no_class() -> None:
     script = """
 import sys
-from vllm_obs.engine.wire import decode_request
+from vllm_obs.engine.wire import decode_outputs, decode_request
+from vllm_obs.engine.executor import commands
 from vllm_obs.engine.codec_plain import WireError
 seen = []
 def attempt(frames):
-    try:
-        decode_request(frames)
-    except WireError:
-        pass
+    for decode in (decode_request, decode_outputs, commands.decode):
+        for kind in (*frames[:1], *(bytes([code]) for code in range(16, 53))):
+            try:
+                decode([kind, *frames[1:]])
+            except WireError:
+                pass
 frames = %r
 attempt(frames[0])
 watched = {"import", "pickle.find_class", "exec"}

@@ -119,6 +119,20 @@ async def test_the_field_that_asks_for_too_much_is_named(path: str, body: dict[s
         assert app.engine.added == []
 
 
+@pytest.mark.parametrize(("path", "fields"), [(CHAT, {"max_tokens": 3}), ("/v1/embeddings", {})])
+@in_loop
+async def test_a_conversation_keeps_its_room_while_it_is_rendered(path: str, fields: dict[str, Any]) -> None:
+    config = bounded(max_num_queued_reqs=1)
+    refuses = replace(config, model=replace(config.model, chat_template="{{ raise_exception('no') }}"))
+    async with served(closed_engine(), config=refuses) as app:
+        tasks = await posting(app, 2)
+        body = {**fields, "messages": [HI] * 40}  # so many are rendered in a thread
+        replies = await asyncio.gather(app.post(path, body), app.post(path, body))
+        assert sorted(reply.status_code for reply in replies) == [400, 429]
+        app.engine.go.set()
+        await asyncio.gather(*tasks)
+
+
 def test_the_engines_own_word_on_tokens_is_told_as_such() -> None:
     error = request_failed("too_many_queued_tokens")
     assert (error.status, error.reason, error.retry_after_seconds) == (429, "too_many_queued_tokens", 1)

@@ -3,11 +3,8 @@
 from typing import Any
 
 import pytest
-from fake_headers import FakeHeaders
 
 from vllm_obs.server.api_server_watch import ApiServerWatch
-from vllm_obs.telemetry.activity import Activity
-from vllm_obs.telemetry.watchdog_rule import ProcessLook
 
 S = 10**9
 
@@ -15,9 +12,10 @@ S = 10**9
 class FakePlace:
     """Keeps why it was killed."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, index: int) -> None:
+        self.title, self.pid, self.life = f"APIServer_{index}", 7 + index, 0
         self.is_ready = True
+        self.num_reports = 1
         self.killed: list[str] = []
 
     def kill(self, why: str) -> None:
@@ -25,23 +23,18 @@ class FakePlace:
 
 
 class Watched:
-    """A watch over two API servers; the first beats only when it is told to."""
+    """A watch over two API servers; the first reports only when it is told to."""
 
     def __init__(self) -> None:
-        self.places: Any = [FakePlace(7), FakePlace(8)]
-        self.headers = FakeHeaders()
-        self.watch = ApiServerWatch(self.places, self.headers, 10.0)
+        self.places: Any = [FakePlace(0), FakePlace(1)]
+        self.watch = ApiServerWatch(self.places, 10.0)
         self.now = S
-        self.beat_at = S
-        self.activity = Activity.SERVING
 
     def look(self, num_seconds: int) -> None:
         """A look each second."""
         for _ in range(num_seconds):
             self.now += S
-            first = ProcessLook("APIServer_0", 7, -1, 1, self.beat_at, 0, 0, self.activity, 0)
-            other = ProcessLook("APIServer_1", 8, -1, 2, self.now, 0, 0, Activity.SERVING, 0)
-            self.headers.looks = [first, other]
+            self.places[1].num_reports += 1
             self.watch.look(self.now)
 
 
@@ -54,22 +47,27 @@ def test_one_that_hangs_is_killed_after_three_times_the_stall_timeout(watched: W
     watched.look(30)
     assert watched.places[0].killed == []
     watched.look(1)
-    assert watched.places[0].killed == ["has not gone round its event loop for 30 s"]
+    assert watched.places[0].killed == ["has not answered for 30 s (stopped, or in one long task)"]
     assert watched.places[1].killed == []
 
 
-def test_one_that_goes_round_now_and_then_is_left_alone(watched: Watched) -> None:
+def test_one_that_reports_now_and_then_is_left_alone(watched: Watched) -> None:
     for _ in range(4):
         watched.look(29)
-        watched.beat_at = watched.now
+        watched.places[0].num_reports += 1
     assert watched.places[0].killed == []
 
 
-def test_one_that_is_not_ready_or_rests_is_left_alone(watched: Watched) -> None:
+def test_one_that_is_not_ready_is_left_alone(watched: Watched) -> None:
     watched.places[0].is_ready = False
     watched.look(100)
-    watched.places[0].is_ready, watched.activity = True, Activity.STOPPING
-    watched.look(100)
+    assert watched.places[0].killed == []
+
+
+def test_another_process_in_its_place_has_its_own_time(watched: Watched) -> None:
+    watched.look(29)
+    watched.places[0].pid, watched.places[0].life = 9, 1
+    watched.look(29)
     assert watched.places[0].killed == []
 
 

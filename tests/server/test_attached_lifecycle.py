@@ -103,6 +103,62 @@ async def test_somebody_who_comes_to_a_server_at_rest_is_told_of_before_its_next
 
 
 @in_loop
+async def test_a_server_with_connections_that_ask_for_nothing_rests_until_one_is_closed(
+    handover: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached_lifecycle, "REST_SECONDS", 1000.0)
+    server: Any = made(handover, life=1)
+    owner = server._owner = ListeningOwner()
+    num_open, looks = [3], list[int]()
+
+    def status() -> ServerStatus:
+        looks.append(num_open[0])
+        return ServerStatus("ready", 3, num_open[0], 0, [])
+
+    server._status = status
+    server._reporting = asyncio.create_task(server._report())
+    await asyncio.sleep(5 * attached_lifecycle.BUSY_REPORT_SECONDS)
+    num_open[0] = 2
+    server._is_woken.set()
+    async with asyncio.timeout(10.0):
+        while owner.num_connections != [3, 2]:
+            await asyncio.sleep(0.01)
+    assert looks == [3, 2]
+    server._reporting.cancel()
+
+
+@in_loop
+async def test_the_launcher_hears_that_the_loop_goes_round_also_when_nothing_changes(
+    handover: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached_lifecycle, "SIGN_SECONDS", 0.05)
+    monkeypatch.setattr(attached_lifecycle, "REST_SECONDS", 0.01)
+    server: Any = made(handover, life=1)
+    owner = server._owner = ListeningOwner()
+    server._status = lambda: ServerStatus("ready", 0, 0, 0, [])
+    server._reporting = asyncio.create_task(server._report())
+    async with asyncio.timeout(10.0):
+        while len(owner.num_connections) < 3:
+            await asyncio.sleep(0.01)
+    server._reporting.cancel()
+
+
+@in_loop
+async def test_streams_of_a_dead_engine_wait_until_it_is_judged_but_not_for_ever(
+    handover: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server: Any = made(handover, life=1)
+    for payload in (None, b"d" * DIGEST_BYTES):
+        waiting = asyncio.create_task(server._wait_judged())
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        server._hear_who_is_blamed(payload)
+        await waiting
+    monkeypatch.setattr(attached_lifecycle, "JUDGED_SECONDS", 0.01)
+    await server._wait_judged()
+
+
+@in_loop
 @pytest.mark.parametrize("num_lost", [0, 1])
 async def test_that_all_suspects_were_told_is_said_only_when_they_were(
     handover: socket.socket, num_lost: int

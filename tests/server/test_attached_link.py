@@ -57,7 +57,7 @@ def test_an_attached_client_is_served_once_it_is_told_the_facts(process: EngineP
         await clients[1].add_request(make_request("mine", [1, 2, 3], 4, client_index=0))
         tokens: list[int] = []
         while len(tokens) < 4:
-            tokens += (await clients[1].get_output()).new_token_ids.tolist()
+            tokens += (await clients[1].get_output()).new_token_ids
         for client in clients:
             client.shutdown(0)
         return clients[1].facts, tokens

@@ -198,7 +198,7 @@ ROWS: list[Row] = [
     chat("H33", {"messages": [HI] * 100_000}),
     chat("H33", {"messages": "hi"}),
     chat("H33", {"messages": [7]}),
-    chat("H33", {"tool_choice": "never"}),
+    *(chat("H33", {"tool_choice": choice}) for choice in ("never", 5, [], True)),
     chat(
         "H33",
         {

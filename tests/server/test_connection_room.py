@@ -6,11 +6,9 @@ import pytest
 
 from vllm_obs.server import connection_room
 from vllm_obs.server.connection_room import (
-    NUM_OWN_FILES,
     NUM_SPARE_CONNECTIONS,
     NUM_SPARE_FILES,
     ConnectionRoom,
-    raise_file_limit,
 )
 
 
@@ -78,6 +76,18 @@ def test_who_waits_longest_comes_first() -> None:
     assert list(room.waiting) == ["c", "a"]
 
 
+def test_whoever_wants_to_know_is_told_of_one_that_is_closed() -> None:
+    room: ConnectionRoom[str] = ConnectionRoom(8192)
+    closed: list[int] = []
+    room.on_closed = lambda: closed.append(len(room.waiting))
+    room.waits("a")
+    room.is_busy("a")
+    assert closed == []
+    room.waits("a")
+    room.is_closed("a")
+    assert closed == [0]
+
+
 def test_spare_ones_are_bounded_and_give_way_to_each_other_only(files: list[int]) -> None:
     files[0] = 100_000
     room: ConnectionRoom[int] = ConnectionRoom(2)
@@ -133,36 +143,3 @@ def test_a_spare_one_takes_the_place_that_has_become_free(files: list[int]) -> N
     assert not room.is_spare("c", 2)
     assert not room.is_spare("c", 3)
     assert (room.spare, room.is_spare("b", 3)) == (set(), False)
-
-
-INFINITY = resource.RLIM_INFINITY
-
-
-@pytest.mark.parametrize(
-    ("limits", "most"),
-    [
-        ((1024, 4096), 4096),
-        ((1024, 1 << 30), 8192 + NUM_OWN_FILES),
-        ((1024, INFINITY), 8192 + NUM_OWN_FILES),
-        ((20_000, 1 << 30), None),
-        ((1024, 1024), None),
-        ((INFINITY, INFINITY), None),
-    ],
-)
-def test_a_process_opens_as_many_files_as_connections_need_and_it_may(
-    limits: tuple[int, int], most: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
-    monkeypatch.setattr(resource, "setrlimit", lambda which, pair: told.append(pair))
-    raise_file_limit(8192)
-    assert told == ([] if most is None else [(most, limits[1])])
-
-
-def test_a_sandbox_that_forbids_it_does_not_keep_the_server_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbid(which: int, pair: tuple[int, int]) -> None:
-        raise ValueError("not allowed to raise maximum limit")
-
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 4096))
-    monkeypatch.setattr(resource, "setrlimit", forbid)
-    raise_file_limit(8192)

@@ -14,19 +14,47 @@ OLD, NEW, WAITING = Suspect(b"old", True, False), Suspect(b"new", True, True), S
 
 
 async def blamed(*told: list[Suspect], messages: Sequence[tuple[int, list[Suspect]]] = ()) -> list[bytes]:
-    """Whom it names after each server told these, or after these messages of the first two."""
-    found: list[bytes] = []
+    """Whom it names after each server told these, or after these messages of the first two; of several engines."""
+    found: list[bytes | None] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(crash_judge, "SAME_CRASH_SECONDS", 0.01)
-        judge = CrashJudge(found.append, len(told) or 2)
+        judge = CrashJudge(found.append, len(told) or 2, has_several=True)
         for server, suspects in messages:
             judge.heard(server, suspects)
         for server, suspects in enumerate(told):
             for message in filter(None, [suspects]):
                 judge.heard(server, message)
             judge.heard(server, [])
+        assert found == [], "another engine may die with this one"
         await asyncio.sleep(0.1)
-    return found
+    assert len(found) == 1, "it answers once"
+    return [digest for digest in found if digest is not None]
+
+
+@in_loop
+async def test_of_the_only_engine_it_judges_as_soon_as_all_have_told() -> None:
+    found: list[bytes | None] = []
+    judge = CrashJudge(found.append, 2, has_several=False)
+    for culprit, others in ((OLD, []), (None, [OLD, OLD._replace(digest=b"more")])):
+        judge.heard(0, [OLD])
+        judge.heard(0, [])
+        if others:
+            judge.heard(1, others)
+        assert found == []
+        judge.heard(1, [])
+        assert [found.pop()] == [culprit and culprit.digest]
+
+
+@in_loop
+async def test_of_the_only_engine_it_does_not_wait_for_ever_for_a_server_that_hangs() -> None:
+    found: list[bytes | None] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crash_judge, "SAME_CRASH_SECONDS", 0.01)
+        judge = CrashJudge(found.append, 2, has_several=False)
+        judge.heard(0, [OLD])
+        judge.heard(0, [])
+        await asyncio.sleep(0.1)
+    assert found == [None]
 
 
 @in_loop
@@ -54,10 +82,10 @@ async def test_of_two_engines_that_die_together_both_must_have_been_told_of() ->
 
 @in_loop
 async def test_a_later_crash_is_judged_for_itself() -> None:
-    found: list[bytes] = []
+    found: list[bytes | None] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(crash_judge, "SAME_CRASH_SECONDS", 0.01)
-        judge = CrashJudge(found.append, 1)
+        judge = CrashJudge(found.append, 1, has_several=True)
         for suspect in (OLD, NEW):
             judge.heard(0, [suspect])
             judge.heard(0, [])

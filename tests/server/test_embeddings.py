@@ -245,3 +245,64 @@ async def test_many_texts_come_back_in_their_order() -> None:
     assert [row["index"] for row in body["data"]] == list(range(300))
     got = np.array([row["embedding"] for row in body["data"]], np.float32)
     np.testing.assert_array_equal(got, np.stack([expected([number]) for number in range(300)]))
+
+
+HI = [{"role": "user", "content": "Hi"}]
+PROMPT = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+PROMPT += "<|im_start|>user\nHi<|im_end|>\n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [
+        ({}, PROMPT),
+        ({"add_generation_prompt": True}, PROMPT + "<|im_start|>assistant\n"),
+        ({"continue_final_message": True}, PROMPT.removesuffix("<|im_end|>\n")),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}, PROMPT),
+    ],
+)
+@in_loop
+async def test_a_conversation_is_embedded_as_the_prompt_it_makes(fields: dict[str, Any], prompt: str) -> None:
+    ids = tokenizer().encode(prompt, add_special_tokens=False)
+    body = await ask({"model": MODEL, "messages": HI, **fields})
+    assert (len(body["data"]), body["usage"]["prompt_tokens"]) == (1, len(ids))
+    np.testing.assert_array_equal(np.array(body["data"][0]["embedding"], np.float32), expected(ids))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "param"),
+    [
+        ({"messages": []}, "empty_prompt", "messages"),
+        ({"messages": HI, "input": "Hi"}, "invalid_value", "input"),
+        ({"messages": [{"role": "root", "content": "Hi"}]}, "invalid_value", "messages[0].role"),
+        ({"messages": HI, "encoding_format": "bytes"}, "invalid_value", "encoding_format"),
+        ({"messages": HI, "chat_template": "x"}, "unsupported", "chat_template"),
+        ({"messages": [{"role": "user", "content": "word " * 2048}]}, "context_length_exceeded", "messages"),
+        (
+            {"messages": HI, "add_generation_prompt": True, "continue_final_message": True},
+            "invalid_value",
+            "continue_final_message",
+        ),
+    ],
+)
+@in_loop
+async def test_a_conversation_that_cannot_be_embedded_is_a_400(
+    fields: dict[str, Any], reason: str, param: str
+) -> None:
+    assert await refused(fields) == (400, reason, param)
+
+
+@in_loop
+async def test_a_conversation_can_be_cut_and_its_vector_be_base64() -> None:
+    body = await ask({"messages": HI, "truncate_prompt_tokens": 2, "encoding_format": "base64"})
+    ids = tokenizer().encode(PROMPT, add_special_tokens=False)[:2]
+    raw = np.frombuffer(base64.b64decode(body["data"][0]["embedding"]), "<f4")
+    np.testing.assert_array_equal(raw, expected(ids))
+
+
+@in_loop
+async def test_an_encoder_with_a_chat_template_embeds_conversations() -> None:
+    config = model_config()
+    shape = replace(config.model.architecture, name="BertModel")
+    model = replace(config.model, architecture=shape, pooling=PoolingConfig("mean"))
+    assert len((await ask({"messages": HI}, replace(config, model=model)))["data"]) == 1

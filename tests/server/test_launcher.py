@@ -213,6 +213,21 @@ def test_a_dead_server_is_replaced_and_its_client_is_replaced_in_the_engines(
     assert [(end.role, end.was_told) for end in killed] == [("APIServer_1", False)]
 
 
+def test_a_server_that_hangs_is_replaced_without_an_observer_or_rings(
+    listener: socket.socket, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def scenario(root: Root) -> None:
+        root.child("APIServer_1").suspend()
+        root.await_heard(1, "1 ENGINE serving")
+        stop()
+
+    root = Root(listener, run_dir, stall_timeout=1.0)
+    root.launcher._observer = None
+    assert root.run(scenario)[0] == 0
+    assert "0 ENGINE serving" in root.heard(0)
+    assert not [line for line in root.heard(0) if line.startswith("1 ")], "the other goes on"
+
+
 def test_a_server_that_dies_too_often_ends_all_with_70(
     listener: socket.socket, run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +259,26 @@ def test_a_dead_engine_is_replaced_and_every_server_is_told(listener: socket.soc
     (restarted,) = root.recorder.of(EngineRestarted)
     assert (restarted.engine, restarted.generation, restarted.num_open) == ("0", 1, 2 * NUM_SERVERS)
     assert restarted.cause == "EngineCore_DP0 was killed by SIGKILL"
+
+
+def test_an_engine_that_dies_before_all_servers_are_ready_ends_the_start_in_which_nobody_was_let_in(
+    listener: socket.socket, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_OBS_FAKE_SERVER", "late")
+    root = Root(listener, run_dir)
+
+    def kill() -> None:
+        root.await_heard(0, "0 ENGINE serving")
+        time.sleep(0.2)  # the first server has said that it is ready
+        root.child("EngineCore_DP0").kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(StartupError, match="EngineCore_DP0 was killed by SIGKILL before all was ready"):
+        root.launcher.run(listener, [0], time.monotonic_ns())
+    killer.join(30)
+    assert "0 OPEN None" not in root.heard(0)
+    assert not root.is_ready.is_set()
 
 
 def test_an_engine_that_cannot_be_kept_ends_all_with_70(

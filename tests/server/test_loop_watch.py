@@ -11,6 +11,7 @@ from http_app import Served, served
 
 from vllm_obs.engine.sampling_params import SamplingParams
 from vllm_obs.server import loop_watch
+from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.loop_watch import LoopWatch
 from vllm_obs.server.pressure import Measure
 from vllm_obs.telemetry.memory_room import MemoryRoom
@@ -125,7 +126,10 @@ def test_the_pressure_is_looked_at_and_told_with_each_sample() -> None:
 class FullMemory:
     """A machine about to run out of memory."""
 
+    num_reads = 0
+
     def read(self, pid: int) -> MemoryRoom:
+        self.num_reads += 1
         return MemoryRoom(100, 99)
 
 
@@ -140,5 +144,50 @@ def test_every_tick_is_a_heartbeat_also_before_the_engine_is_there() -> None:
             watch.stop()
             assert len(heart.beats) >= loop_watch.TICKS_A_SAMPLE
             assert heart.beats == sorted(heart.beats)
+
+    asyncio.run(scenario())
+
+
+def seconds_left(watch: LoopWatch, since: int) -> float:
+    return (watch._due_at - since) / 1e9
+
+
+@pytest.mark.parametrize(("stall_timeout", "rest_seconds"), [(10.0, 0.5), (2.0, 0.2), (1.0, 0.1)])
+def test_a_server_at_rest_goes_round_seldom_until_a_request_comes(
+    stall_timeout: float, rest_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_watch, "TICK_NS", 100_000_000)
+    monkeypatch.setattr(loop_watch, "until_beat", lambda seconds: seconds)
+
+    async def scenario() -> None:
+        async with served(FakeEngine(lambda request: []), ServerConfig(stall_timeout=stall_timeout)) as app:
+            watch = LoopWatch(app.api)
+            begun_at = time.monotonic_ns()
+            watch._tick()
+            assert seconds_left(watch, begun_at) >= rest_seconds
+            app.api.http_begins()
+            assert seconds_left(watch, time.monotonic_ns()) <= 0.1
+            watch._tick()
+            assert seconds_left(watch, time.monotonic_ns()) <= 0.1, "the request is still open"
+            watch.stop()
+            assert app.api.when_busy == []
+
+    asyncio.run(scenario())
+
+
+def test_a_server_at_rest_is_sampled_as_often_as_a_busy_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_watch, "TICK_NS", 100_000_000)
+
+    async def scenario() -> None:
+        async with served(FakeEngine(lambda request: [])) as app:
+            watch = LoopWatch(app.api)
+            watch._is_resting = True
+            memory = watch._memory = FullMemory()  # type: ignore[assignment]
+            for _ in range(2 * 2 * loop_watch.REST_SAMPLES):
+                watch._timer.cancel()
+                watch._tick()
+            assert len(samples_of(app)) == 2 * loop_watch.REST_SAMPLES
+            assert memory.num_reads == 3, "the first, and every fifth"
+            watch.stop()
 
     asyncio.run(scenario())

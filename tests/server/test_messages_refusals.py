@@ -10,7 +10,7 @@ from fake_engine import FakeEngine
 from http_app import MODEL, served
 
 from vllm_obs.server.config import ServerConfig
-from vllm_obs.server.schema_chat import MAX_MESSAGES
+from vllm_obs.server.schema_chat_messages import MAX_MESSAGES
 from vllm_obs.server.schema_messages_blocks import MAX_BLOCKS
 
 PATH = "/v1/messages"

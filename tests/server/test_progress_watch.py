@@ -195,3 +195,36 @@ def test_a_watch_that_fails_leaves_the_server_alone(
 
     asyncio.run(scenario())
     assert caplog.records[0].message == "the engine's progress could not be looked at"
+
+
+def test_only_every_other_time_it_looks_at_engines_that_are_well_and_asked_for_nothing(
+    core: FlightRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def note(seconds: float) -> float:
+        waits.append(seconds)
+        return seconds
+
+    monkeypatch.setattr(progress_watch, "until_beat", note)
+
+    def look_again(here: Scene) -> None:
+        here.watch._timer.cancel()
+        here.watch._again()
+
+    async def scenario() -> None:
+        async with scene(core) as here:
+            look_again(here)
+            here.app.engine.go.clear()
+            stream = await here.app.llm.submit("Hi", SamplingParams(max_tokens=2), "handle")
+            look_again(here)
+            here.app.engine.go.set()
+            async for _ in stream:
+                pass
+            await stream.aclose()
+            look_again(here)
+            here.app.api.engine.client.place(0).ailment = "broken"
+            look_again(here)
+
+    asyncio.run(scenario())
+    assert waits == [1.0, 0.5, 1.0, 0.5]

@@ -106,6 +106,12 @@ def test_chat_logprobs_without_top_logprobs_have_no_alternatives() -> None:
     assert all(entry["top_logprobs"] == [] for entry in content)
 
 
+def test_what_asks_for_nothing_is_taken_without_what_it_belongs_to() -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "top_logprobs": 0, "stream_options": {}}
+    choice = ask("/v1/chat/completions", body)["choices"][0]
+    assert choice["logprobs"] is None
+
+
 def test_completion_logprobs_zero_is_the_sampled_token_only() -> None:
     logprobs = ask("/v1/completions", {"prompt": "Hi", "logprobs": 0})["choices"][0]["logprobs"]
     assert logprobs["tokens"][:3] == ["The", " capital", " of"]
@@ -242,6 +248,25 @@ def test_model_may_be_left_out_and_unknown_fields_are_ignored() -> None:
     assert ask("/v1/completions", {"prompt": "Hi", "store": True, "never_heard_of": 1})["model"] == MODEL
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "Hi"}),
+        ("/v1/chat/completions", CHAT),
+        ("/v1/embeddings", {"input": "Hi"}),
+        ("/tokenize", {"prompt": "Hi"}),
+    ],
+)
+def test_a_model_has_to_be_named_where_the_server_says_so(path: str, body: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        async with served(FakeEngine(lambda request: PARIS), ServerConfig(require_model=True)) as app:
+            reply = await app.post(path, body)
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
+            assert (await app.post("/tokenize", {"model": MODEL, "prompt": "Hi"})).status_code == 200
+
+    asyncio.run(scenario())
+
+
 def test_text_parts_are_joined_by_line_breaks_and_developer_is_system() -> None:
     parts = [{"type": "text", "text": "What is"}, {"type": "text", "text": "2+2?"}]
     joined = ask("/tokenize", {"messages": [{"role": "user", "content": "What is\n2+2?"}]})
@@ -290,7 +315,7 @@ def test_what_is_null_is_left_out_where_asked_for() -> None:
         assert reply.keys() == {"id", "object", "created", "model", "choices", "system_fingerprint", "usage"}
         assert reply["usage"].keys() == {"prompt_tokens", "total_tokens", "completion_tokens"}
     answer = "The capital of France is Paris."
-    message = {"role": "assistant", "content": answer, "refusal": None}
+    message = {"role": "assistant", "content": answer, "refusal": None, "annotations": []}
     assert chat["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
     assert text["choices"] == [{"index": 0, "text": answer, "logprobs": None, "finish_reason": "stop"}]
 

@@ -134,6 +134,16 @@ def test_a_chat_is_rendered_and_then_tokenized() -> None:
     facts_of(scenario)
 
 
+def test_a_conversation_that_is_embedded_is_rendered_and_then_tokenized() -> None:
+    async def scenario(app: Served) -> None:
+        await app.post("/v1/embeddings", {"messages": [{"role": "user", "content": "Hi"}]})
+        (fact,) = app.recorder.of(RequestSubmitted)
+        assert isinstance(fact, RequestSubmitted)
+        assert fact.received_at < fact.parsed_at < fact.rendered_at < fact.tokenized_at
+
+    facts_of(scenario)
+
+
 # Over real connections: what a client does to them, and what never reaches the application.
 
 

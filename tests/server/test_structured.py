@@ -13,6 +13,7 @@ CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 HI = {"messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "max_tokens": 4}
+TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "a"}}
 BLANK_FREE = {"json": SCHEMA, "disable_any_whitespace": True}
 
 
@@ -38,6 +39,8 @@ async def ask(path: str, fields: dict[str, Any]) -> str:
         ({"guided_choice": ["a"]}, StructuredOutputsParams(choice=["a"])),
         ({"guided_grammar": 'start: "a"'}, StructuredOutputsParams(grammar='start: "a"')),
         ({"response_format": {"type": "json_object"}}, StructuredOutputsParams(json_object=True)),
+        ({"response_format": TAG}, StructuredOutputsParams(structural_tag=TAG)),
+        ({"structured_outputs": {"structural_tag": TAG}}, StructuredOutputsParams(structural_tag=TAG)),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
             StructuredOutputsParams(json=SCHEMA),

@@ -84,6 +84,15 @@ def test_calls_come_back_alike_whole_and_in_a_stream(
     assert told(choice) == wanted
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_function_without_a_name_behind_a_call_is_content(stream: bool) -> None:
+    text = "<tool_call>\n<function=ping>\n</function>\n<function=>\n</function>\n</tool_call>"
+    coder = ServerConfig(enable_auto_tool_choice=True, tool_call_parser="qwen3_coder")
+    choice, _ = asyncio.run(ask(text, {"stream": stream}, coder))
+    left = "\n<function=>\n</function>\n</tool_call>"
+    assert told(choice) == (left, [("ping", "{}")], "tool_calls")
+
+
 def test_a_call_that_is_cut_off_ends_by_its_length() -> None:
     engine = FakeEngine(lambda request: tokenizer().encode(CALLS, add_special_tokens=False))
 
@@ -122,7 +131,10 @@ def test_a_call_that_is_cut_off_ends_by_its_length() -> None:
                         },
                         {
                             "type": "object",
-                            "properties": {"name": {"const": "ping"}, "parameters": {"type": "object"}},
+                            "properties": {
+                                "name": {"const": "ping"},
+                                "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+                            },
                             "required": ["name", "parameters"],
                             "additionalProperties": False,
                         },
@@ -139,9 +151,36 @@ def test_a_forced_call_is_a_grammar(fields: dict[str, Any], schema: dict[str, An
     assert sequence.sampling.grammar == StructuredOutputsParams(json=schema).grammar_text()
 
 
+def allowed(mode: Any, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "same"),
+    [
+        (allowed("auto", "ping"), {"tools": [PING]}),
+        (allowed("auto", "ping", "get_weather"), {}),
+        (allowed("required", "ping"), {"tools": [PING], "tool_choice": "required"}),
+    ],
+)
+def test_allowed_tools_are_as_if_no_others_were_there(fields: dict[str, Any], same: dict[str, Any]) -> None:
+    choice, sequence = asyncio.run(ask(REQUIRED, fields, HERMES))
+    wanted, alike = asyncio.run(ask(REQUIRED, same, HERMES))
+    assert told(choice) == told(wanted)
+    assert sequence.prompt_token_ids.tolist() == alike.prompt_token_ids.tolist()
+    assert sequence.sampling.grammar == alike.sampling.grammar
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "reason"),
     [
+        (allowed("auto"), "tool_choice.allowed_tools.tools", "invalid_value"),
+        (allowed("none", "ping"), "tool_choice.allowed_tools.mode", "invalid_value"),
+        (allowed("required", "ping", "pong"), "tool_choice", "invalid_value"),
+        ({**allowed("required", "ping"), "tools": None}, "tool_choice", "invalid_value"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "invalid_value"),
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type", "unsupported"),
         ({"tool_choice": "auto"}, "tool_choice", "unsupported"),
         ({"tool_choice": {"type": "function", "function": {"name": "nope"}}}, "tool_choice", "invalid_value"),
         ({"tool_choice": "sometimes"}, "tool_choice", "invalid_value"),

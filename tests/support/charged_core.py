@@ -4,6 +4,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+from ahead_executor import AheadExecutor
 from fact_stream import API_SERVER, ENGINE, MODEL
 from fake_executor import FakeExecutor, make_request, tiny_config
 from pipelined_executor import PipelinedExecutor, pipelined
@@ -49,7 +50,7 @@ class ChargedCore:
     `pool_ns` is the integral of the pool's own count of active blocks, `busy_ns` the time inside of `step`.
     """
 
-    def __init__(self, seed: int, num_blocks: int = 40, num_stages: int = 1) -> None:
+    def __init__(self, seed: int, num_blocks: int = 40, num_stages: int = 1, is_ahead: bool = False) -> None:
         self.random = Random(seed)
         self.now = 10**9
         self.pool_ns = 0
@@ -57,9 +58,10 @@ class ChargedCore:
         self.economics = Economics(self.state.engines.get, ACCOUNTS)
         self.state.add_view(self.economics)
         self.recorder = AppliedRecorder(self.state)
-        make = FakeExecutor if num_stages == 1 else PipelinedExecutor
+        make = AheadExecutor if is_ahead else FakeExecutor if num_stages == 1 else PipelinedExecutor
         self.executor = make(num_blocks, before_execute=self._compute)
-        config = pipelined(num_stages, tiny_config(max_num_seqs=8, max_num_batched_tokens=24))
+        limits = tiny_config(max_num_seqs=8, max_num_batched_tokens=24, async_scheduling=is_ahead)
+        config = pipelined(num_stages, limits)
         self.core: EngineCore | None = None
         self.core = EngineCore(config, self.executor, self.recorder, self.tick)
         self.endings: Counter[str] = Counter()

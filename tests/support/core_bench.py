@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from ahead_executor import AheadExecutor
 from fake_executor import FakeExecutor, make_request, tiny_config
 
 from vllm_obs.engine.config import VllmConfig
@@ -12,6 +13,7 @@ from vllm_obs.engine.messages import (
     EngineCoreOutputs,
     FinishReason,
 )
+from vllm_obs.engine.structured.grammar_book import GrammarBook
 from vllm_obs.telemetry.recorder import MemoryRecorder
 
 PROMPT = list(range(100, 110))
@@ -31,11 +33,15 @@ class Seen:
 class Bench:
     """A core over the fake executor, a clock that counts, and what its clients saw."""
 
-    def __init__(self, num_blocks: int = 32, config: VllmConfig | None = None) -> None:
+    def __init__(
+        self, num_blocks: int = 32, config: VllmConfig | None = None, grammars: GrammarBook | None = None
+    ) -> None:
         self.now = 0
         self.recorder = MemoryRecorder()
-        self.executor = FakeExecutor(num_blocks)
-        self.core = EngineCore(config or tiny_config(), self.executor, self.recorder, self.tick)
+        config = config or tiny_config()
+        make = AheadExecutor if config.scheduler.async_scheduling else FakeExecutor
+        self.executor = make(num_blocks, config.cache.block_size)
+        self.core = EngineCore(config, self.executor, self.recorder, self.tick, grammars)
         self.seen: dict[str, Seen] = {}
         self.messages: list[EngineCoreOutputs] = []
 
@@ -62,7 +68,7 @@ class Bench:
             seen = self.seen.setdefault(request_id, Seen())
             assert seen.finish_reason == -1, "nothing comes after an ending"
             end = begin + message.num_new_tokens[row]
-            seen.token_ids += message.new_token_ids[begin:end].tolist()
+            seen.token_ids += message.new_token_ids[begin:end]
             seen.finish_reason = message.finish_reasons[row]
             seen.stop_token_id = message.stop_token_ids[row]
             seen.num_cached_tokens = message.num_cached_tokens[row]

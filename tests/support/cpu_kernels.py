@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from vllm_obs.engine.attention.batch import AttentionBatch
-from vllm_obs.engine.kernels.cpu.attention import queries_a_piece
+from vllm_obs.engine.kernels.cpu.attention import piece_form
 from vllm_obs.engine.kernels.cpu.program import RECORD_FIELDS, Kernel, Kernels
-from vllm_obs.engine.model.compiled_step import attention_pieces
+from vllm_obs.engine.model.attention_pieces import attention_pieces
 
 
 def call(kernels: Kernels, kernel: Kernel, fields: list[int], num_threads: int = 2) -> None:
@@ -56,10 +56,22 @@ class PagedStep:
             self.tables[sequence] = known
         return known
 
+    def share(self, sequence: int, source: int, num_blocks: int) -> None:
+        """Let a new sequence begin with blocks of another one."""
+        self.tables[sequence] = self.tables[source][:num_blocks]
+
     def run(
-        self, qkv: torch.Tensor, rows: list[tuple[int, int, int]], window: int = 0, num_threads: int = 2
+        self,
+        qkv: torch.Tensor,
+        rows: list[tuple[int, int, int]],
+        window: int = 0,
+        num_threads: int = 2,
+        num_decodes: int = 0,
     ) -> torch.Tensor:
-        """Rotate, write and attend for rows of (sequence, tokens already there, new tokens); uses `qkv` up."""
+        """Rotate, write and attend for rows of (sequence, tokens already there, new tokens); uses `qkv` up.
+
+        The first `num_decodes` rows, of one new token each, may be attended together.
+        """
         shape = self.kernels.shape
         tables = torch.nn.utils.rnn.pad_sequence(
             [self.table(sequence, before + new) for sequence, before, new in rows], batch_first=True
@@ -69,21 +81,21 @@ class PagedStep:
         blocks = tables[owners, positions // shape.block_size]
         slots = blocks * shape.block_size + positions % shape.block_size
         batch = AttentionBatch(
-            num_decodes=0,
+            num_decodes=num_decodes,
             query_lens=[new for _, _, new in rows],
             seq_lens=[before + new for _, before, new in rows],
             block_tables=tables,
             slot_mapping=slots,
             logits_indices=slots[:0],
         )
-        pieces = attention_pieces(batch, queries_a_piece(self.kernels.machine, shape))
+        pieces = attention_pieces(batch, piece_form(self.kernels.machine, shape)._replace(least_pieces=1))
         out = torch.full((len(qkv), shape.num_heads, shape.head_dim), torch.nan)
         stride = 4 * qkv[0].numel()
         cache = self.cache.data_ptr()
         rotate = [qkv.data_ptr(), stride, self.rotations.data_ptr(), positions.data_ptr(), cache, slots.data_ptr()]
         call(self.kernels, Kernel.ROTATE, [*rotate, len(qkv)], num_threads)
-        attend = [qkv.data_ptr(), stride, cache, tables.data_ptr(), 8 * tables.shape[1], pieces.ctypes.data]
-        rest = [len(pieces), out.data_ptr(), 4 * out[0].numel(), window, 0]
+        attend = [qkv.data_ptr(), stride, cache, tables.data_ptr(), 8 * tables.shape[1], pieces.pieces.ctypes.data]
+        rest = [len(pieces.pieces), out.data_ptr(), 4 * out[0].numel(), window, 0, pieces.queries.ctypes.data]
         call(self.kernels, Kernel.ATTEND, [*attend, *rest], num_threads)
         return out
 

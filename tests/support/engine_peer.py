@@ -4,9 +4,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
-import numpy as np
 import zmq
 from fake_executor import make_request, tiny_config
 
@@ -113,11 +113,12 @@ class EnginePeer:
         endings: dict[str, FinishReason] = {}
         while endings.keys() != request_ids:
             outputs = self.outputs()
-            rows = np.split(outputs.new_token_ids, np.cumsum(outputs.num_new_tokens)[:-1])
+            token_ids = iter(outputs.new_token_ids)
+            rows = [list(islice(token_ids, number)) for number in outputs.num_new_tokens]
             for request_id, row, reason in zip(outputs.request_ids, rows, outputs.finish_reasons, strict=True):
                 if request_id in ignoring:
                     continue
-                tokens[request_id] += row.tolist()
+                tokens[request_id] += row
                 if reason >= 0:
                     assert request_id not in endings, "one ending"
                     endings[request_id] = FinishReason(reason)

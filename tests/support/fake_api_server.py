@@ -20,6 +20,7 @@ from vllm_obs.server.launcher_messages import (
     DRAIN,
     DRAINED,
     ENGINE,
+    OPEN,
     PROFILE,
     RELOAD,
     SERVING,
@@ -30,9 +31,14 @@ from vllm_obs.server.launcher_messages import (
     ServerStatus,
 )
 
+REPORT_SECONDS = 0.1
+
 
 class FakeApiServer:
-    """Is ready once every engine that it hears of has served; drains at once, `VLLM_OBS_FAKE_SLOW` not at all."""
+    """Is ready once every engine that it hears of has served, and lets requests in when told to; drains at once.
+
+    `VLLM_OBS_FAKE_SERVER` makes it `bad`, `slow` (it does not drain) or `late`: all but the first are never ready.
+    """
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -41,6 +47,8 @@ class FakeApiServer:
         self._log = Path(self._settings.config.run_dir) / f"heard-{self._route.client_index}.log"
         self._waits: set[int] = set()
         self._is_ready = False
+        self._phase = "loading"
+        self._news = threading.Event()
         self._stopping = threading.Event()
         self._code = 0
 
@@ -48,16 +56,19 @@ class FakeApiServer:
         """Until the order to stop."""
         if os.environ.get("VLLM_OBS_FAKE_SERVER") == "bad":
             raise ConfigError("this API server cannot be configured")
-        self._status("loading")
-        threading.Thread(target=self._take_connections, daemon=True).start()
+        for body in (self._report, self._take_connections):
+            threading.Thread(target=body, daemon=True).start()
         self._owner.on_stop(self._stopping.set)
-        for kind in (DRAIN, CUT_OFF, TELEMETRY, PROFILE, RELOAD, SUSPECTS, BLAMED, ENGINE):
+        for kind in (OPEN, DRAIN, CUT_OFF, TELEMETRY, PROFILE, RELOAD, SUSPECTS, BLAMED, ENGINE):
             self._owner.on_order(kind, lambda payload, kind=kind: self._hear(kind, payload))
         self._stopping.wait(60)
         os._exit(self._code)
 
-    def _status(self, phase: str) -> None:
-        self._owner.say(STATUS, write_fields(ServerStatus(phase, 0, 0, 1, [(0, 2), (1, 1)])))
+    def _report(self) -> None:
+        while not self._stopping.is_set():
+            self._owner.say(STATUS, write_fields(ServerStatus(self._phase, 0, 0, 1, [(0, 2), (1, 1)])))
+            self._news.wait(REPORT_SECONDS)
+            self._news.clear()
 
     def _hear(self, kind: str, payload: Any) -> None:
         told = EngineNews.read(payload).state if kind == ENGINE else payload
@@ -67,7 +78,10 @@ class FakeApiServer:
             self._owner.say(SUSPECTS, [[b"d" * 32, True, True]])
         if kind in (PROFILE, SUSPECTS):
             self._owner.say(SUSPECTS, [])
-        if kind == ENGINE:
+        if kind == OPEN:
+            self._phase = "ready"
+            self._news.set()
+        elif kind == ENGINE:
             self._hear_of(EngineNews.read(payload))
         elif kind == CUT_OFF or (kind == DRAIN and os.environ.get("VLLM_OBS_FAKE_SERVER") != "slow"):
             self._code = int(kind == CUT_OFF)
@@ -79,8 +93,8 @@ class FakeApiServer:
             self._waits.discard(news.engine_index)
         if not self._waits and not self._is_ready:
             self._is_ready = True
-            self._status("ready")
-            self._owner.say(READY)
+            if not self._route.client_index or os.environ.get("VLLM_OBS_FAKE_SERVER") != "late":
+                self._owner.say(READY)
 
     def _take_connections(self) -> None:
         while True:

@@ -178,7 +178,7 @@ class FakeEngine:
                 step=position,
                 request_ids=[request.request_id],
                 num_new_tokens=[len(tokens)],
-                new_token_ids=np.array(tokens, np.int32),
+                new_token_ids=tokens,
                 finish_reasons=[-1 if finish is None else int(finish)],
                 stop_token_ids=[stopped_by],
                 num_cached_tokens=[0],

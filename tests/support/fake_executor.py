@@ -226,7 +226,10 @@ class FakeExecutor:
         for request_id, num_tokens in zip(plan.row_ids, plan.num_scheduled_tokens, strict=True):
             row = self._rows[request_id]
             self._add_prompt_logprobs(output, request_id, num_tokens)
-            if row.num_computed_tokens < len(row.token_ids) or request_id in self.silent:
+            if row.num_computed_tokens < len(row.token_ids):
+                continue
+            row.pending = 0  # what a step begun ahead goes on with, should there be none
+            if request_id in self.silent:
                 continue
             if request_id in self.failing:
                 output.failed.append((request_id, *self.failure))

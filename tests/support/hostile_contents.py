@@ -1,5 +1,6 @@
 """Hostile contents: too long, with spelled special tokens, templates, tools, media, and odd mixes of fields."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -104,7 +105,8 @@ def _conversations() -> Iterator[Case]:
     )
     for path in CONVERSATIONS:
         for message in odd:
-            yield refused("H33", path, turn(path, message), *EITHER, "not_found", any_param=True)
+            at = re.escape(CONVERSATIONS[path])
+            yield refused("H33", path, turn(path, message), *EITHER, "not_found", any_param=True, says=at)
         field = "input" if path == RESPONSES else "messages"
         for messages in ([HI] * 100_000, 5, {"role": "user"}, [[HI]]):
             yield refused("H33", path, alone(path) | {field: messages}, param=field, any_param=True)
@@ -207,7 +209,7 @@ def _mixes() -> Iterator[Case]:
     yield refused("H42", TEXT, {"best_of": 1, "n": 2})
     for best_of in (0, -1, 3, 2**31, 2**64, True, "2", 1.5):
         yield refused("H42", TEXT, {"best_of": best_of}, *EITHER)
-    yield refused("H42", CHAT, {"echo": True}, "unsupported")
+    yield served("H42", CHAT, {"echo": True})
     yield refused("H42", CHAT, {"top_logprobs": 2})
     yield refused("H42", BATCH, {"stream": True})
     yield refused("H42", CHAT, {"continue_final_message": True, "add_generation_prompt": True})

@@ -83,8 +83,9 @@ def _other_types(path: str) -> Iterator[Case]:
 def _models(path: str) -> Iterator[Case]:
     for model in ("nope", "x" * 1024, "a/../b", "\u202egnp.exe", "<script>", "' OR 1=1", "\0"):
         yield Case("H4", path, merged(path, {"model": model}), 404, ("model_not_found",), "model")
-    for bad in ("", "m" * 1_000_000, 5, True, ["a"], {"a": 1}):
+    for bad in ("", 5, True, ["a"], {"a": 1}):
         yield refused("H4", path, {"model": bad})
+    yield refused("H4", path, {"model": "m" * 1_000_000}, says="^(?!.*mmmm).*1024")
 
 
 def _bytes(path: str) -> Iterator[Case]:

@@ -38,7 +38,8 @@ Headers = Mapping[str, str | bytes]
 class Case:
     """A request and how it is to be answered; `status` 200 has neither reason nor param.
 
-    `reasons` holds every word that may be answered. `param` None is not looked at where `any_param`.
+    `reasons` holds every word that may be answered. `param` is not looked at where `any_param`, but for that it
+    names a field of the body. `says` is a pattern of what the message tells.
     """
 
     row: str
@@ -50,6 +51,7 @@ class Case:
     any_param: bool = False
     headers: Headers = field(default_factory=dict)
     method: str = "POST"
+    says: str = ""
 
     def __str__(self) -> str:
         shown = self.body if len(self.body) < 120 else self.body[:60] + b"..." + self.body[-40:]
@@ -141,12 +143,16 @@ class Hostile:
 
     @contextlib.contextmanager
     def unharmed(self) -> Iterator[None]:
-
-        before = self._resident_bytes()
+        """Whatever is asked inside leaves the server alive, in time, and no larger than it may be."""
+        before = self.resident_bytes()
         yield
         self.check_live()
+        self.check_size(before)
+
+    def check_size(self, before: int) -> None:
+        """Fail unless no more than MAX_GROWTH_BYTES have been added, once what was taken for a while is back."""
         deadline = time.monotonic() + SETTLE_SECONDS
-        while (growth := self._resident_bytes() - before) > MAX_GROWTH_BYTES:
+        while (growth := self.resident_bytes() - before) > MAX_GROWTH_BYTES:
             assert time.monotonic() < deadline, f"{growth / 2**20:.1f} MiB more than before"
             time.sleep(0.05)
         self.growth_bytes = max(self.growth_bytes, growth)
@@ -174,9 +180,9 @@ class Hostile:
         assert all(process.is_running() for process in self._processes), "a process is gone"
         return took
 
-    def check_idle(self) -> None:
+    def check_idle(self, seconds: float = IDLE_SECONDS) -> None:
         """Fail unless nothing runs, waits or holds a block; aborts may take a moment."""
-        deadline = time.monotonic() + IDLE_SECONDS
+        deadline = time.monotonic() + seconds
         while busy := {name: level for name, level in self._levels().items() if level}:
             assert time.monotonic() < deadline, busy
             time.sleep(0.02)
@@ -187,7 +193,8 @@ class Hostile:
         assert all(found.values()), text[:500]
         return {name: sum(map(float, values)) for name, values in found.items()}
 
-    def _resident_bytes(self) -> int:
+    def resident_bytes(self) -> int:
+        """Of the API server and its engine."""
         return sum(int(process.memory_info().rss) for process in self._processes)
 
 
@@ -215,6 +222,7 @@ def check_refusal(reply: Reply, sent: bytes = b"") -> None:
     assert error["reason"] in REASONS, error
     assert error["param"] is None or isinstance(error["param"], str), error
     assert error["message"], error
+    assert (reply.status in (429, 503)) == ("retry-after" in reply.headers), reply.headers
     _check_echo(error["message"], sent.decode("utf-8", "replace"))
 
 
@@ -226,7 +234,16 @@ def check_case(case: Case, reply: Reply) -> None:
     check_refusal(reply, case.body)
     error = reply.error
     assert error["reason"] in case.reasons, error
-    assert case.any_param or error["param"] == case.param, error
+    if not case.any_param:
+        assert error["param"] == case.param, error
+    elif error["reason"] != "too_deep":  # then nobody has looked at its fields
+        assert _names_a_field(error["param"], case.body), error
+    assert re.search(case.says, error["message"], re.DOTALL), error
+    assert "instance of" not in error["message"], "the names of classes are nobody's business"
+
+
+def _names_a_field(param: str | None, body: bytes) -> bool:
+    return param is not None and re.split(r"[.\[]", param)[0] in json.loads(body)
 
 
 def _check_echo(message: str, sent: str) -> None:

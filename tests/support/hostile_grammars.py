@@ -17,6 +17,11 @@ def chained(num_links: int, end: dict[str, Any]) -> dict[str, Any]:
     return {"$defs": {**links, f"d{num_links}": end}, "$ref": "#/$defs/d0"}
 
 
+def ored(depth: int) -> dict[str, Any]:
+    """A format of a structural tag in which so many stand in one another."""
+    return {"type": "or", "elements": [ored(depth - 1)]} if depth else {"type": "any_text"}
+
+
 REFUSED_SCHEMAS: tuple[Any, ...] = (
     {"$ref": "#"},
     {"$ref": "#/$defs/none"},
@@ -97,6 +102,11 @@ def _odd_forms() -> Iterator[Case]:
         yield refused("H31", TEXT, {"structured_outputs": wanted}, any_param=True)
     for kind in ("regex", "grammar", "", 5, None):
         yield refused("H31", CHAT, {"response_format": {"type": kind, "regex": "(a+)+b"}}, any_param=True)
+    letter = {"type": "const_string", "value": "a"}
+    for given in (5, {}, {"type": "or", "elements": [letter] * 5000}, ored(40), {"type": "regex", "pattern": "("}):
+        tag = {"type": "structural_tag", "format": given}
+        yield refused("H31", CHAT, {"response_format": tag}, *REASONS, any_param=True)
+        yield refused("H31", TEXT, {"structured_outputs": {"structural_tag": tag}}, *REASONS, any_param=True)
     tag = {"begin": "<", "schema": {"$ref": "#"}, "end": ">"}
     for structures, triggers in (([tag] * 20_000, ["x"] * 20_000 + ["<"]), ([5], ["<"]), ([], [])):
         fields = {"type": "structural_tag", "structures": structures, "triggers": triggers}

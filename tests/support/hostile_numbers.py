@@ -34,7 +34,8 @@ LENGTHS = {
     MESSAGES: "max_tokens",
 }
 VOCAB = 49_152
-NO_IDS = (-1, VOCAB, 2**31, 2**63, 2**64, 1.0, 1.5, True, "1", [1], {}, 10**40)
+NO_IDS = (-1, VOCAB, 2**31, 2**63, 2**64, 1.5, True, "1", [1], {}, 10**40)
+"""Where whole numbers may be spelled as floats (1.0), as in all but prompts, that is no fault."""
 MAYBE = ("invalid_value", "too_many_sequences", "unsupported", "context_length_exceeded")
 
 SHARES: dict[str, tuple[Any, ...]] = {
@@ -122,11 +123,12 @@ def _logprobs() -> Iterator[Case]:
 
 
 def _prompt_ids() -> Iterator[Case]:
-    for bad in NO_IDS:
+    for bad in (*NO_IDS, 1.0):
         for path, field in ((TEXT, "prompt"), ("/v1/completions/render", "prompt"), (EMBEDDINGS, "input")):
             yield refused("H10", path, {field: [504, bad]})
             yield refused("H10", path, {field: [[504], [bad]]})
-        yield refused("H10", DETOKENIZE, {"tokens": [504, bad]})
+        if bad != 1.0 or bad is True:
+            yield refused("H10", DETOKENIZE, {"tokens": [504, bad]})
     for mixed in ([1, "a"], ["a", 1], [[1], "a"], ["a", [1]], [[[1]]], 5, {}, {"a": 1}, True, [None], [[1, None]]):
         yield refused("H10", TEXT, {"prompt": mixed})
         yield refused("H10", EMBEDDINGS, {"input": mixed})
@@ -152,11 +154,17 @@ def _id_lists() -> Iterator[Case]:
 
 
 def _stops() -> Iterator[Case]:
-    for stop in ("", [""], "x" * 10_000_000, ["x"] * 10_000, ["x" * 2000], [5], 5, {}, [["x"]], [None]):
+    limits: tuple[tuple[Any, str], ...] = (
+        ("x" * 10_000_000, "1024 characters"),
+        (["x"] * 10_000, "64 strings"),
+        (["x" * 2000], "1024 characters"),
+    )
+    odd = (("", "empty"), ([""], "empty"), *((stop, "") for stop in ([5], 5, {}, [["x"]], [None])))
+    for stop, says in (*limits, *odd):
         for path in (TEXT, CHAT, RESPONSES):
-            yield refused("H12", path, {"stop": stop})
+            yield refused("H12", path, {"stop": stop}, says=says)
         if isinstance(stop, list):
-            yield refused("H12", MESSAGES, {"stop_sequences": stop})
+            yield refused("H12", MESSAGES, {"stop_sequences": stop}, says=says)
 
 
 def _products() -> Iterator[Case]:

@@ -85,10 +85,12 @@ def refused(
     *reasons: str,
     param: str | None = None,
     any_param: bool = False,
+    says: str = "",
 ) -> Case:
     """Fields that make a served body one to be refused; `param` is the first of them unless it is given."""
     named = param or next(iter(fields))
-    return Case(row, path, merged(path, fields), 400, reasons or ("invalid_value",), named, any_param)
+    told = reasons or ("invalid_value",)
+    return Case(row, path, merged(path, fields), 400, told, named, any_param, says=says)
 
 
 def on_each(paths: Iterable[str], row: str, fields: dict[str, Any], *reasons: str, **more: Any) -> Iterator[Case]:

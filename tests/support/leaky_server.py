@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from notify_socket import NotifySocket, notify_socket
 from observed_server import NAME, await_that, tiny_model
 from otlp_receiver import OtlpReceiver, http_receiver
@@ -63,6 +65,8 @@ class Leaky:
         """What the service manager was told."""
         self.num_cached: list[int] = []
         """Of one prompt's tokens, by the second key and then twice by the first."""
+        self.core_limits: dict[str, int] = {}
+        """How large a core file may be that each process leaves."""
         self.looks: dict[str, bytes] = {}
         """What the inspector and /metrics answered, by what they were asked."""
 
@@ -133,12 +137,15 @@ def _played(base: Path, receiver: OtlpReceiver, manager: NotifySocket) -> Iterat
         "NOTIFY_SOCKET": manager.name,
         "WATCHDOG_USEC": "1000000",
     }
-    server = Server(*model, *flags, env=variables)
+    with _core_files_wanted():
+        server = Server(*model, *flags, env=variables)
     try:
         server.wait_ready(120)
         server.wait_observed()
         found = Leaky(server, receiver, base)
         found.told += manager.received()
+        for process in [psutil.Process(server.process.pid), *server.family]:
+            found.core_limits[" ".join(process.cmdline())] = resource.prlimit(process.pid, resource.RLIMIT_CORE)[0]
         _ask_all(found)
         _ask_for_anothers_prompt(found)
         streams = _open_streams(found)
@@ -157,6 +164,17 @@ def _played(base: Path, receiver: OtlpReceiver, manager: NotifySocket) -> Iterat
         yield found
     finally:
         server.close()
+
+
+@contextlib.contextmanager
+def _core_files_wanted() -> Iterator[None]:
+    """As where somebody has said `ulimit -c unlimited`, as far as that is allowed here."""
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
 def _change_keys(found: Leaky) -> None:

@@ -42,6 +42,8 @@ class Seen:
     reply: Any = None
     events: list[Any] = field(default_factory=list)
     has_left: bool = False
+    is_done: bool = False
+    """Whether a stream told its end."""
 
     @property
     def elapsed_ns(self) -> int:
@@ -143,7 +145,9 @@ async def _read_events(reader: asyncio.StreamReader, seen: Seen) -> None:
     async for line in reader:
         if line == b"0\r\n":
             break
-        if line.startswith(b"data: ") and not line.startswith(b"data: " + DONE):
+        if line.startswith(b"data: " + DONE):
+            seen.is_done = True
+        elif line.startswith(b"data: "):
             seen.events.append(json.loads(line[6:]))
             if len(seen.events) == seen.asked.leave_events:
                 seen.has_left = True

@@ -14,6 +14,8 @@ from vllm_obs.engine.sampling.draw import uniforms
 from vllm_obs.engine.sampling.truncation import Filters, kept_tokens
 from vllm_obs.engine.sampling_params import SamplingParams
 
+ANSWER_SECONDS = 500.0
+"""How long a request may take where others want the same cores: it is about its tokens, not about speed."""
 LOGPROB_TIE = 1e-4
 DRAW_TIE = 1e-5
 VOCAB = 49152

@@ -4,6 +4,7 @@ import gzip
 import shutil
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -137,7 +138,7 @@ def http_receiver(tls: ssl.SSLContext | None = None) -> Iterator[OtlpReceiver]:
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     receiver.url = f"{'https' if tls else 'http'}://localhost:{server.server_port}"
@@ -149,6 +150,13 @@ def http_receiver(tls: ssl.SSLContext | None = None) -> Iterator[OtlpReceiver]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is gone, such as a killed Observer, says nothing on anybody's standard error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 @contextmanager

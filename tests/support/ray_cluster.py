@@ -33,7 +33,7 @@ def synthetic_over_ray(num_ranks: int) -> list[str]:
 def wait_ready_again(server: Server) -> None:
     """Return when a second engine has taken the first one's place."""
     deadline = time.monotonic() + 90.0
-    while "(generation 1)" not in server.log.read_text():
+    while "(restart 1)" not in server.log.read_text():
         assert time.monotonic() < deadline, server.log.read_text()
         time.sleep(0.1)
     server.wait_ready(10.0)

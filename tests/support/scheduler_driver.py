@@ -102,7 +102,7 @@ class SchedulerDriver:
     def hashed_blocks(self) -> int:
         """How many blocks the prefix cache finds, in use or not."""
         pool = self.scheduler.kv_cache.pool
-        return sum(found is not None for found in pool.slice(0, pool.num_blocks)[1])
+        return sum(map(bool, pool.slice(0, pool.num_blocks)[1]))
 
     def check_idle(self) -> None:
         """Nothing lives, nothing is in flight, and every block is back."""

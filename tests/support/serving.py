@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import psutil
 from ends_with_pytest import ends_with_pytest
 
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+DONE = "[DONE]"
 
 
 def free_port() -> int:
@@ -109,15 +110,35 @@ class Server:
         except ValueError:
             return response.status, text
 
-    def stream(self, path: str, body: dict[str, Any], seconds: float = 120.0) -> Iterator[dict[str, Any]]:
+    def headers(self, path: str) -> tuple[int, dict[str, str]]:
+        """(status, headers by their names in small letters) of a GET."""
+        connection = self.connect(20)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            response.read()
+            return response.status, {name.lower(): value for name, value in response.getheaders()}
+        finally:
+            connection.close()
+
+    def stream(
+        self, path: str, body: dict[str, Any], seconds: float = 120.0
+    ) -> Generator[dict[str, Any], None, None]:
         """The events of one streamed reply, `[DONE]` left out."""
+        with contextlib.closing(self.data(path, body, seconds)) as lines:
+            for line in lines:
+                if line != DONE:
+                    yield json.loads(line)
+
+    def data(self, path: str, body: dict[str, Any], seconds: float = 120.0) -> Generator[str, None, None]:
+        """What is told in one streamed reply, as it is."""
         connection = self.connect(seconds)
         try:
             payload = json.dumps({**body, "stream": True}).encode()
             connection.request("POST", path, payload, {"Content-Type": "application/json"})
             for line in connection.getresponse():
-                if line.startswith(b"data: ") and line != b"data: [DONE]\n":
-                    yield json.loads(line[6:])
+                if line.startswith(b"data: "):
+                    yield line[6:].decode().rstrip("\n")
         finally:
             connection.close()
 

@@ -34,7 +34,7 @@ class SimulatedGrammar:
         if self._fault == "begin":
             raise RequestError("There is no such grammar.", reason="unsupported")
 
-    def write_mask(self, words: Any) -> None:
+    def write_mask(self, words: Any, address: int) -> None:
         if self._fault == "mask":
             raise RuntimeError("a planted failure of a mask")
         words[:] = mask_word(self._length)

@@ -4,7 +4,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from awaited_calls import AwaitedCalls
@@ -13,8 +13,9 @@ from simulation_model import NUM_TOKENS, beginning, cells_of, chosen, hashed
 from simulation_world import World
 
 from vllm_obs.engine.errors import EngineDeadError
+from vllm_obs.engine.executor.late_answer import LateAnswer
 from vllm_obs.engine.plan import GrammarMasks, ModelRunnerOutput, StepPlan
-from vllm_obs.engine.worker.input_batch import InputBatch
+from vllm_obs.engine.worker.input_batch import UNREAD, InputBatch
 
 BROKEN_CELL = -1
 """What a row without numbers leaves in the cache: whoever reads it has none either."""
@@ -22,8 +23,19 @@ Excuse = Callable[[str, str], None]
 """Told that a sequence may end with an error, and with which reason."""
 
 
+class OnDevice(NamedTuple):
+    """Tokens that were sampled at an epoch of the batch, and that the host has not read."""
+
+    epoch: int
+    request_ids: list[str]
+    tokens: list[int]
+
+
 class SimulatedExecutor(FakeExecutor):
-    """Answers at once. A token comes from what the cache holds at the row's blocks, so that mixing up shows."""
+    """Answers at once. A token comes from what the cache holds at the row's blocks, so that mixing up shows.
+
+    Where the core is ahead the tokens stay on a device, as a ModelRunner's do, until somebody asks for them.
+    """
 
     def __init__(self, world: World, draw: Random, excuse: Excuse) -> None:
         super().__init__(world.num_blocks, world.block_size)
@@ -32,6 +44,7 @@ class SimulatedExecutor(FakeExecutor):
         self._excuse = excuse
         self._calls = AwaitedCalls() if world.num_stages > 1 else None
         self._under_way: deque[StepPlan] = deque()
+        self._unread: deque[OnDevice] = deque()
         self._batch = InputBatch(world.max_num_seqs, world.max_model_len, world.block_size, NUM_TOKENS)
         self._plan: StepPlan | None = None
         self._placed: list[tuple[int, int]] = []
@@ -51,7 +64,23 @@ class SimulatedExecutor(FakeExecutor):
 
     def sample_tokens(self, masks: GrammarMasks | None) -> Future[ModelRunnerOutput]:
         """A token for each row whose last known token was computed."""
-        return self._call(lambda: self._answer(masks))
+        if not self._world.is_ahead:
+            return self._call(lambda: self._answer(masks))
+        launched: Future[ModelRunnerOutput] = done(lambda: self._answer(masks))
+        if launched.exception():
+            return launched
+        epoch = self._batch.epoch
+        return LateAnswer(lambda: self._fetch(epoch, launched.result()))
+
+    def _fetch(self, epoch: int, output: ModelRunnerOutput) -> ModelRunnerOutput:
+        """The answer of a step; those before it are read first."""
+        self.reached["held for a grammar"] += self._plan is not None
+        while self._unread and self._unread[0].epoch <= epoch:
+            self._read()
+        return output
+
+    def _read(self) -> None:
+        self._batch.note_read(*self._unread.popleft())
 
     def _call(self, act: Callable[[], Any]) -> Future[Any]:
         """At once, or when an answer is waited for: what a step in flight was to give may be asked by nobody."""
@@ -63,6 +92,9 @@ class SimulatedExecutor(FakeExecutor):
         self.reached["several steps in flight"] += bool(self._under_way)
         self._check(plan)
         self._break_off(plan, "before")
+        while len(self._unread) > 1:
+            self._read()
+        self.reached["a step begun ahead"] += bool(self._unread and plan.num_rows)
         rows = self._batch.update(plan).tolist()
         self._computed_from |= {new.request_id: new.num_computed_tokens for new in plan.new_rows}
         self._break_off(plan, "after")
@@ -97,6 +129,9 @@ class SimulatedExecutor(FakeExecutor):
         assert positions[-1] < batch.num_tokens[row], "only known tokens are computed"
         assert positions[-1] < batch.num_blocks[row] * self.block_size, "the blocks cover the step"
         tokens = batch.token_ids[row, positions].astype(np.int64)
+        if UNREAD in tokens:
+            fed = self._unread[-1].tokens[batch.sampled_places[row]]
+            tokens[tokens == UNREAD] = max(fed, 0)
         cells = cells_of(tokens, positions)
         if self._world.faults.nan and BROKEN_CELL in self._cells[self._places(row, np.arange(begin))]:
             cells = np.full_like(cells, BROKEN_CELL)
@@ -125,7 +160,13 @@ class SimulatedExecutor(FakeExecutor):
             token = self._sampled(output, row, num_tokens, words.get(request_id))
             rows.append(row)
             tokens.append(-1 if token is None else token)
-        batch.note_sampled(np.array(rows, np.int64), tokens)
+        if self._world.is_ahead:
+            self._plan = None
+            if rows:
+                batch.note_unread(np.array(rows, np.int64))
+                self._unread.append(OnDevice(batch.epoch, [batch.request_ids[row] for row in rows], tokens))
+        else:
+            batch.note_sampled(np.array(rows, np.int64), tokens)
         return output
 
     def _sampled(self, output: ModelRunnerOutput, row: int, num_tokens: int, words: Any) -> int | None:

@@ -34,7 +34,7 @@ class World:
     """One history's sizes. Moments are ns; `abort` is the share of steps after which somebody leaves.
 
     `max_queued` and `max_queued_tokens` bound the queue (None: nothing does), `max_live` all that the core holds.
-    With several `num_stages` as many steps may be in flight.
+    With several `num_stages` as many steps may be in flight; where the core `is_ahead`, two.
     """
 
     num_blocks: int
@@ -55,6 +55,7 @@ class World:
     max_delay_ns: int
     abort: float
     faults: Faults
+    is_ahead: bool = False
 
     @property
     def config(self) -> VllmConfig:
@@ -66,10 +67,13 @@ class World:
             enable_prefix_caching=self.enable_prefix_caching,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.budget,
+            max_num_mixed_prefill_tokens=(None, 1, 3, 8)[self.num_requests % 4],
+            mixed_prefill_tokens_a_decode=self.num_blocks % 3,
             enable_chunked_prefill=self.is_chunked,
             policy=self.policy,
             max_num_queued_reqs=self.max_queued,
             max_num_queued_tokens=self.max_queued_tokens,
+            async_scheduling=self.is_ahead,
         )
 
     @property

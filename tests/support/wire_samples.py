@@ -48,7 +48,7 @@ def outputs(**fields: Any) -> EngineCoreOutputs:
         step=9,
         request_ids=["a", "b"],
         num_new_tokens=[2, 0],
-        new_token_ids=int32(5, 6),
+        new_token_ids=[5, 6],
         finish_reasons=[-1, 3],
         stop_token_ids=[-1, -1],
         num_cached_tokens=[4, 2**40],
@@ -64,6 +64,21 @@ def outputs(**fields: Any) -> EngineCoreOutputs:
         pooled=[(0, np.ones(3, np.float32)), (1, np.linspace(-1, 1, 4096, dtype=np.float32))],
     )
     return message._replace(**fields)
+
+
+def plain_outputs(num_rows: int) -> EngineCoreOutputs:
+    """Of a step in which every sequence got one token and goes on."""
+    message = outputs(
+        request_ids=[f"r{row}" for row in range(num_rows)],
+        num_new_tokens=[1] * num_rows,
+        new_token_ids=[49_000 + row for row in range(num_rows)],
+        finish_reasons=[-1] * num_rows,
+        stop_token_ids=[-1] * num_rows,
+        num_cached_tokens=[16 * row for row in range(num_rows)],
+    )
+    return message._replace(
+        logprobs=[], prompt_logprobs=[], errors=[], timings=[], detours=[], pooled=[], utility=None
+    )
 
 
 def plan() -> StepPlan:
@@ -95,6 +110,7 @@ REQUESTS: dict[str, Any] = {
 OUTPUTS: dict[str, Any] = {
     "outputs": outputs(),
     "bare outputs": outputs(utility=None, stats=None, errors=[]),
+    "plain outputs": plain_outputs(3),
 }
 COMMANDS: dict[str, Any] = {
     "initialize": commands.InitializeCache(12),

@@ -6,7 +6,8 @@ from fact_stream import FactStream
 from hypothesis import given, settings
 from random_run import random_runs
 
-from vllm_obs.telemetry.block_map import MAX_ENDED_TABLES, BlockLevels, BlockMap, BlockView, PrefixHit
+from vllm_obs.telemetry.block_map import MAX_ENDED_TABLES, BlockMap
+from vllm_obs.telemetry.block_view import BlockLevels, BlockView, PrefixHit
 from vllm_obs.telemetry.records import (
     BlocksCached,
     BlocksChanged,

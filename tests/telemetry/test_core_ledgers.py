@@ -110,9 +110,10 @@ class ObservedCore:
         return [f"{each.law}: {each.evidence}" for each in self.state.invariants.breaches() if each.num_broken]
 
 
+@pytest.mark.parametrize("is_ahead", [False, True], ids=["", "ahead"])
 @pytest.mark.parametrize("seed", range(12))
-def test_random_load_keeps_every_law(seed: int) -> None:
-    observed = ObservedCore(seed)
+def test_random_load_keeps_every_law(seed: int, is_ahead: bool) -> None:
+    observed = ObservedCore(seed, async_scheduling=is_ahead)
     observed.run()
     state = observed.state
     assert (observed.broken(), list(state.sequences)) == ([], [])
@@ -161,9 +162,10 @@ def timings_told(bench: Bench) -> dict[str, SequenceTiming]:
     return told
 
 
-def held_up_core(seed: int) -> ObservedCore:
+def held_up_core(seed: int, is_ahead: bool = False) -> ObservedCore:
     """A core whose sequences were preempted, paused and, by a budget under what may run, left out of steps."""
-    observed = ObservedCore(seed, **({"max_num_batched_tokens": 4} if seed % 2 else {}))
+    budget = {"max_num_batched_tokens": 3 if is_ahead else 4} if seed % 2 else {}
+    observed = ObservedCore(seed, async_scheduling=is_ahead, **budget)
     for number in range(NUM_STEPS):
         if observed.random.random() < 0.4:
             observed.add(f"r-{number}")
@@ -180,17 +182,19 @@ def held_up_core(seed: int) -> ObservedCore:
     return observed
 
 
-def test_sequences_are_held_up_in_every_way() -> None:
+@pytest.mark.parametrize("is_ahead", [False, True], ids=["", "ahead"])
+def test_sequences_are_held_up_in_every_way(is_ahead: bool) -> None:
     """So that the next test means something: each kind of detour, before and after the first token."""
-    told = [timing for seed in range(4) for timing in timings_told(held_up_core(seed).bench).values()]
+    told = [timing for seed in range(8) for timing in timings_told(held_up_core(seed, is_ahead).bench).values()]
     assert all(max(column) > 0 for column in zip(*(timing.detours for timing in told), strict=True))
     assert any(sum(timing.detours[:3]) > timing.detours.early_ns > 0 for timing in told)
 
 
+@pytest.mark.parametrize("is_ahead", [False, True], ids=["", "ahead"])
 @pytest.mark.parametrize("seed", range(12))
-def test_the_core_tells_replies_what_its_records_say(seed: int) -> None:
+def test_the_core_tells_replies_what_its_records_say(seed: int, is_ahead: bool) -> None:
     """Stages worked out while they pass agree with the ledger to the nanosecond."""
-    observed = held_up_core(seed)
+    observed = held_up_core(seed, is_ahead)
     assert observed.broken() == []
     told = timings_told(observed.bench)
     for ledger in observed.state.ended:

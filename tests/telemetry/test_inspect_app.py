@@ -140,11 +140,12 @@ def test_the_index_lists_every_endpoint_and_loads_nothing(observer: ObserverChil
         "text/html; charset=utf-8",
         "default-src 'none'",
     )
+    written = re.sub("</?code>", "`", page)
     for path, methods in observer.get("/openapi.json")["paths"].items():
         for method, route in methods.items():
             assert f"<td>{method.upper()}</td>" in page
             assert path in page
-            assert escape(route["summary"]) in page
+            assert escape(route["summary"]) in written
     assert '<a href="/inspect/state">/inspect/state</a>' in page
     assert not re.search(r"<script|<link|<img|src=|https?://", page)
 

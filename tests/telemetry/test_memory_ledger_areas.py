@@ -87,3 +87,12 @@ def test_this_process_is_mostly_libraries_and_heap() -> None:
 def test_a_process_that_is_gone_cannot_be_read() -> None:
     with pytest.raises(OSError, match="No such file"):
         read_areas(2**22 + 1)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "permissions", "kind"),
+    [(3 * MIB + 4096, "rw-p", "heap"), (3 * MIB + 4096, "r--p", ""), (MIB // 2 + 4096, "rw-p", "")],
+)
+def test_a_block_too_large_for_an_arena_is_heap(num_bytes: int, permissions: str, kind: str) -> None:
+    begin = 0x7F0000123000
+    assert kinds_of([Area(begin, begin + num_bytes, permissions, "")]) == [kind]

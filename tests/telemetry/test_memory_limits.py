@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from vllm_obs.telemetry.memory_limits import MemoryLimits, MemoryReader, num_oom_kills
+from vllm_obs.telemetry.memory_limits import MAX_KNOWN, MemoryLimits, MemoryReader, num_oom_kills
 
 PID = 7
 
@@ -67,3 +67,15 @@ def test_without_groups_or_without_the_process_nothing_is_known(tmp_path: Path) 
     assert MemoryReader(tmp_path).read(PID) is None
     assert write(tmp_path, {"proc/7/cgroup": "4:memory:/not-mounted\nnonsense\n"}).read(PID) is None
     assert num_oom_kills(tmp_path / "gone") == 0
+
+
+def test_folders_that_are_known_are_forgotten_before_they_are_many(tmp_path: Path) -> None:
+    reader = MemoryReader(tmp_path)
+    for pid in range(MAX_KNOWN + 1):
+        (tmp_path / f"proc/{pid}").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/cgroup").write_text(f"0::/{pid}\n")
+        group = tmp_path / f"sys/fs/cgroup/{pid}"
+        group.mkdir(parents=True)
+        (group / "memory.events").touch()
+        assert reader.groups(pid) == reader.groups(pid) == [group]
+        assert len(reader._known) <= MAX_KNOWN

@@ -46,3 +46,15 @@ def test_nothing_known_is_zeros(tmp_path: Path) -> None:
 def test_this_machine_has_some() -> None:
     limit, used = MemoryRoomReader().read(1)
     assert 0 < used < limit
+
+
+def test_a_process_that_is_moved_to_another_group_is_followed(tmp_path: Path) -> None:
+    numbers = {"memory.max": "4000000\n", "memory.current": "3000000\n"}
+    files = {f"sys/fs/cgroup/a/{name}": text for name, text in numbers.items()}
+    room(tmp_path, MACHINE | GROUP_2 | files | {"sys/fs/cgroup/b/memory.events": "oom_kill 0\n"})
+    reader = MemoryRoomReader(tmp_path)
+    assert reader.read(PID) == MemoryRoom(4_000_000, 3_000_000)
+    (tmp_path / "sys/fs/cgroup/a/memory.max").write_text("5000000\n")
+    assert reader.read(PID) == MemoryRoom(5_000_000, 3_000_000)
+    (tmp_path / "proc/7/cgroup").write_text("0::/b\n")
+    assert reader.read(PID) == MemoryRoom(8 << 20, 6 << 20)

@@ -11,7 +11,9 @@ from scripted_run import ScriptedRun
 from vllm_obs.telemetry import timeline as timeline_module
 from vllm_obs.telemetry.inspect_timeline import drawing_of
 from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.records import StepAnswered, StepPlanned, WorkerStep
 from vllm_obs.telemetry.ring_tail import RingTail
+from vllm_obs.telemetry.step_history import StepFacts
 
 
 @pytest.fixture
@@ -131,3 +133,24 @@ def test_a_drawing_that_is_too_large_keeps_the_newest_and_says_so(
     assert len([event for event in found["traceEvents"] if event["ph"] != "M"]) <= 200
     assert ("requests", "r29-0-0") in tracks(found).values()
     assert ("requests", "r0-0-0") not in tracks(found).values()
+
+
+def test_steps_begun_ahead_are_drawn_side_by_side_for_the_core_and_its_rank() -> None:
+    """On one track nothing may overlap but what lies within another."""
+    steps = []
+    for number in range(4):
+        at = 10 * number
+        planned = StepPlanned(number, at, at + 1, ["a"], [1], [0], [0], [], [], [], [], [], [], "", 1, 0, 0, 0, 0)
+        worker = WorkerStep(number, 0, at + 2, at + 3, at + 4, at + 5, at + 15, 1, 1)
+        answered = StepAnswered(number, at + 14, at + 16, at + 17, ["a"], [1], 0)
+        steps.append(StepFacts("0", planned, [worker], answered))
+    drawing = timeline_module.draw(timeline_module.TimelineFacts(0, 100, [], steps, []))
+    ends: dict[timeline_module.Track, int] = {}
+    for entry in drawing.slices:
+        if entry.name.startswith("step ") or entry.name in ("prepare", "forward", "sample"):
+            is_of_step = entry.track.thread.startswith("steps")
+            if is_of_step and not entry.name.startswith("step "):
+                continue
+            assert entry.begun_at >= ends.get(entry.track, 0), entry
+            ends[entry.track] = entry.ended_at
+    assert {track.thread for track in ends} == {"steps", "steps 2", "rank 0", "rank 0 2"}

@@ -118,6 +118,15 @@ def test_full_steps() -> None:
     )
 
 
+def test_steps_that_have_their_share_of_prompt_tokens() -> None:
+    finding = only(token_budget(minute(budget_ns=48, tokens=90_000, **{"limit/prefill_share": 48})))
+    assert finding.says == (
+        "Steps have their share of prompt tokens 80 % of the time: then 90 of 512 tokens are computed on average, "
+        "and 5.0 requests wait."
+    )
+    assert finding.helps[0] == "raise --max-num-mixed-prefill-tokens, if steps may take longer"
+
+
 def test_a_limit_that_is_binding_as_well_is_not_said_to_be_no_help() -> None:
     assert only(token_budget(minute(budget_ns=30, kv_ns=10, seqs_ns=10))).helps_not == ()
 

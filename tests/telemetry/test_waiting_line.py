@@ -33,7 +33,7 @@ def test_a_reason_outside_the_closed_set_is_another() -> None:
 
 @pytest.mark.parametrize("reason", WAIT_REASONS)
 def test_a_limit_for_all_is_everybodys_reason_and_a_heads_own_lack_is_not(reason: str) -> None:
-    is_for_all = reason in ("max_num_seqs", "token_budget", "paused")
+    is_for_all = reason in ("max_num_seqs", "token_budget", "prefill_share", "paused")
     assert reason_behind(reason) == (reason if is_for_all else "head_of_line")
 
 

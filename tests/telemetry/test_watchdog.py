@@ -153,7 +153,7 @@ def test_an_api_server_that_is_stopped_is_named(watched: Watched, run: ScriptedR
     assert (stall.engine, stall.role, stall.rank, stall.activity) == ("", "APIServer_0", -1, "serving")
     assert stall.says == (
         f"An API server takes no requests and sends no tokens: APIServer_0 (pid {os.getpid()}) "
-        "is held up in one piece of work; its event loop does not go round."
+        "is held up in one piece of work, and answers nobody."
     )
 
 
@@ -168,7 +168,7 @@ def test_a_launcher_that_is_stopped_is_named(tmp_path: Path) -> None:
     assert (stall.engine, stall.role, stall.process_state) == ("", "Launcher", "T")
     assert stall.says == (
         "The launcher hands out no new connections, and starts nothing again that dies: Launcher (pid 7) "
-        "is stopped by a signal; its event loop does not go round."
+        "is stopped by a signal, and answers nobody."
     )
     headers.looks = [launcher._replace(heartbeat_at=last)]
     watched.look(last + S // 4)

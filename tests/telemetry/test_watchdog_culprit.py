@@ -78,7 +78,7 @@ def test_a_core_that_waits_is_told_apart_by_what_it_waits_for() -> None:
     assert untaken == ("EngineCore_DP0", "does not take what was sent to it, waiting for messages")
     assert named(look) == ("EngineCore_DP0", "waits for messages though it has sequences to run")
     goes_round = EngineLook("0", core(Activity.RECEIVING, heartbeat_at=1900))
-    assert named(goes_round) == ("EngineCore_DP0", "goes round and runs nothing, now taking messages in")
+    assert named(goes_round) == ("EngineCore_DP0", "takes messages and runs nothing, now taking messages in")
 
 
 def test_the_sentence_says_who_and_what() -> None:
@@ -94,9 +94,7 @@ def test_the_sentence_says_who_and_what() -> None:
 
 def test_an_api_server_is_told_with_what_the_kernel_says() -> None:
     server = ProcessLook("APIServer_0", 5, -1, 9, 0, 0, 0, Activity.SERVING, 0)
-    assert (
-        server_culprit(server, lambda pid: "T").does == "is stopped by a signal; its event loop does not go round"
-    )
+    assert server_culprit(server, lambda pid: "T").does == "is stopped by a signal, and answers nobody"
 
 
 def test_the_first_stage_that_is_behind_holds_up_those_after_it() -> None:

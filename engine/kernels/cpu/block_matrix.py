@@ -1,23 +1,27 @@
-"""A GGUF file's matrix in its own blocks, reordered once into panels that a kernel reads as one stream."""
+"""A matrix of whole numbers, or of a GGUF file's own blocks, in panels that a kernel reads as one stream."""
 
 from dataclasses import dataclass
 
 import torch
 
+from vllm_obs.engine.kernels.cpu.block_steps import eight_bit_steps, four_bit_steps, number_steps
 from vllm_obs.engine.kernels.cpu.jit import Machine
 from vllm_obs.engine.kernels.cpu.linear_tile import panel_outputs
 from vllm_obs.engine.kernels.cpu.row_codes import GROUP_SIZE, PAIR_ORDER
 
 FORMS = {"Q4_0": "q4", "Q4_1": "q4", "Q8_0": "q8"}
 """What kernels there are, by the types of a GGUF file that they read."""
+NUMBERS = "int16"
+"""The kernel for all that is not blocks."""
 
 
 @dataclass(frozen=True)
 class BlockMatrix:
-    """A matrix (out, in): uint8 (panels, groups, bytes), for each group of inputs what a panel's outputs have.
+    """A matrix (out, in): uint8 (panels, bytes): a panel's scales (float32), then its blocks by groups of inputs.
 
-    q4: float16 scales and offsets, and 4-bit codes as they lie in the file, the words of the same inputs together.
-    q8: float16 scales, and pairs of 8-bit codes in PAIR_ORDER. Outputs that do not exist are zeros.
+    A block's scale and offset are int16, in steps of its output's scale (see block_steps). q4: scales, offsets,
+    and 4-bit codes as they lie in the file, the words of the same inputs together. q8: scales, and pairs of 8-bit
+    codes in PAIR_ORDER. int16: pairs of 16-bit codes in PAIR_ORDER. Outputs that do not exist are zeros.
     """
 
     panels: torch.Tensor
@@ -31,12 +35,26 @@ class BlockMatrix:
         """From uint8 (out, bytes per row) of a type in FORMS."""
         width, block_bytes = panel_outputs(machine), {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}[type_name]
         num_outputs, num_groups = rows.shape[0], rows.shape[1] // block_bytes
-        blocks = rows.new_zeros(-(-num_outputs // width), width, num_groups, block_bytes)
-        blocks.view(-1, num_groups, block_bytes)[:num_outputs] = rows.view(num_outputs, num_groups, block_bytes)
-        by_group = blocks.transpose(1, 2)
-        parts = _four_bit_parts(by_group) if FORMS[type_name] == "q4" else _eight_bit_parts(by_group)
-        panels = torch.cat([part.contiguous().view(torch.uint8).flatten(2) for part in parts], 2)
+        blocks = _padded(rows, width).view(-1, num_groups, block_bytes)
+        is_four_bit = FORMS[type_name] == "q4"
+        steps = four_bit_steps(blocks) if is_four_bit else eight_bit_steps(blocks)
+        codes = _words(blocks) if is_four_bit else _byte_pairs(blocks)
+        panels = _panels(steps.output_scales, [*steps.of_blocks, codes], width)
         return cls(panels, num_outputs, GROUP_SIZE * num_groups, FORMS[type_name], width)
+
+    @classmethod
+    def round(cls, matrix: torch.Tensor, machine: Machine) -> "BlockMatrix":
+        """From a float matrix (out, in), whose inputs are a multiple of GROUP_SIZE."""
+        width, (num_outputs, num_inputs) = panel_outputs(machine), matrix.shape
+        groups = _padded(matrix.float(), width).view(-1, num_inputs // GROUP_SIZE, GROUP_SIZE)
+        steps = number_steps(groups)
+        pairs = _in_pair_order(steps.of_blocks[0]).view(torch.int32)
+        return cls(_panels(steps.output_scales, [pairs], width), num_outputs, num_inputs, NUMBERS, width)
+
+    @property
+    def num_bytes(self) -> int:
+        """What a product reads of it."""
+        return self.panels.nbytes
 
     @property
     def padded_outputs(self) -> int:
@@ -44,18 +62,35 @@ class BlockMatrix:
         return self.panels.shape[0] * self.width
 
 
-def _four_bit_parts(blocks: torch.Tensor) -> list[torch.Tensor]:
-    """Scales, offsets (in Q4_0 -8 scales, which is exact) and words of blocks (panels, groups, outputs, bytes)."""
-    code_bytes = GROUP_SIZE // 2
-    parameters = blocks[..., :-code_bytes].contiguous().view(torch.float16)
-    scales = parameters[..., 0]
-    offsets = parameters[..., 1] if parameters.shape[-1] == 2 else -8 * scales
-    words = blocks[..., -code_bytes:].contiguous().view(torch.int32)
-    return [scales, offsets, words.transpose(2, 3)]
+def _padded(rows: torch.Tensor, width: int) -> torch.Tensor:
+    """Rows (out, anything) with rows of zeros up to whole panels."""
+    padded = rows.new_zeros(-(-len(rows) // width) * width, rows.shape[1])
+    padded[: len(rows)] = rows
+    return padded
 
 
-def _eight_bit_parts(blocks: torch.Tensor) -> list[torch.Tensor]:
-    """Scales and pairs of codes."""
-    scales = blocks[..., :2].contiguous().view(torch.float16)
-    codes = blocks[..., 2:][..., PAIR_ORDER].contiguous().view(torch.int16)
-    return [scales, codes.transpose(2, 3)]
+def _panels(scales: torch.Tensor, parts: list[torch.Tensor], width: int) -> torch.Tensor:
+    """Scales (out,) and what lies in each group, (out, groups, numbers) each, side by side."""
+    by_group = torch.cat([_by_group(part, width) for part in parts], 2).flatten(1)
+    return torch.cat([scales.view(-1, width).view(torch.uint8), by_group], 1)
+
+
+def _by_group(part: torch.Tensor, width: int) -> torch.Tensor:
+    """(out, groups, numbers) → uint8 (panels, groups, bytes), the outputs of a panel side by side."""
+    panels = part.view(-1, width, *part.shape[1:])
+    return panels.permute(0, 2, 3, 1).contiguous().view(torch.uint8).flatten(2)
+
+
+def _words(blocks: torch.Tensor) -> torch.Tensor:
+    """The 4-bit codes of blocks (out, groups, bytes) as 32-bit words (out, groups, 4)."""
+    return blocks[..., -GROUP_SIZE // 2 :].contiguous().view(torch.int32)
+
+
+def _byte_pairs(blocks: torch.Tensor) -> torch.Tensor:
+    """The 8-bit codes of blocks (out, groups, bytes) as pairs (out, groups, 16)."""
+    return _in_pair_order(blocks[..., 2:].contiguous()).view(torch.int16)
+
+
+def _in_pair_order(groups: torch.Tensor) -> torch.Tensor:
+    """Groups' numbers (out, groups, GROUP_SIZE) in the order in which rows have theirs."""
+    return groups.index_select(2, torch.tensor(PAIR_ORDER))

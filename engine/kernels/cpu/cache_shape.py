@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from vllm_obs.engine.kernels.cpu.emit import STORED_BYTES
 from vllm_obs.engine.kernels.cpu.jit import Machine
+from vllm_obs.engine.kernels.cpu.stored_numbers import STORED_BYTES
 
 
 @dataclass(frozen=True)

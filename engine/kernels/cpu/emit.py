@@ -1,6 +1,5 @@
 """The words kernels are written in: loops, loads, vectors and the few functions they share."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,11 +13,6 @@ VOID = ir.VoidType()
 
 Value = Any
 """An `ir.Value`; the library has no types."""
-
-STORED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""How numbers may lie in memory; all arithmetic is in float32."""
-
-_EXP_LOWEST, _EXP_HIGHEST = -87.0, 88.0
 
 
 def new_module() -> ir.Module:
@@ -90,38 +84,8 @@ class Emitter:
         """The counterpart of `load`."""
         self.build.store(value, self.at(pointer, offset)).align = 1
 
-    def load_numbers(self, pointer: Value, offset: Value | int, stored: str) -> Value:
-        """A vector of float32 from numbers as they are stored."""
-        if stored == "float32":
-            return self.load(pointer, offset, self.vector)
-        if stored == "float16":
-            return self.build.fpext(self.load(pointer, offset, ir.VectorType(F16, self.num_lanes)), self.vector)
-        wide = ir.VectorType(I32, self.num_lanes)
-        bits = self.build.zext(self.load(pointer, offset, ir.VectorType(I16, self.num_lanes)), wide)
-        return self.build.bitcast(self.build.shl(bits, ir.Constant(wide, [16] * self.num_lanes)), self.vector)
-
-    def narrowed(self, vector: Value, stored: str) -> Value:
-        """A vector of float32 as it is stored, rounded to nearest even; NaN stays NaN.
-
-        What is out of float16's range becomes its largest number, not an infinity.
-        """
-        if stored == "float32":
-            return vector
-        if stored == "float16":
-            return self.build.fptrunc(self._limited(vector, 65504.0), ir.VectorType(F16, self.num_lanes))
-        wide = ir.VectorType(I32, self.num_lanes)
-
-        def every(value: int) -> Value:
-            return ir.Constant(wide, [value] * self.num_lanes)
-
-        build, bits = self.build, self.build.bitcast(vector, wide)
-        odd = build.and_(build.lshr(bits, every(16)), every(1))
-        rounded = build.add(build.add(bits, every(0x7FFF)), odd)
-        is_nan = build.fcmp_unordered("uno", vector, vector)
-        chosen = build.select(is_nan, build.or_(bits, every(0x400000)), rounded)
-        return build.trunc(build.lshr(chosen, every(16)), ir.VectorType(I16, self.num_lanes))
-
-    def _limited(self, vector: Value, limit: float) -> Value:
+    def limited(self, vector: Value, limit: float) -> Value:
+        """Each lane, or the limit with its sign where it is beyond; NaN stays NaN."""
         build, high, low = self.build, self.constant(limit), self.constant(-limit)
         below = build.select(build.fcmp_ordered(">", vector, high), high, vector)
         return build.select(build.fcmp_ordered("<", below, low), low, below)
@@ -185,49 +149,23 @@ class Emitter:
         """Each lane rounded to the nearest whole number, ties to even."""
         return self._call("llvm.rint", self.vector, [vector])
 
-    def add_pairs(self, sums: Value, first: Value, second: Value) -> Value:
-        """Sums (int32) plus products of 16-bit numbers, those of two neighbours together."""
-        kinds = [first.type, second.type]
-        name = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[self.num_lanes]
-        function = self.declared(name, ir.FunctionType(self.integers, kinds))
-        return self.build.add(sums, self.build.call(function, [first, second]))
+    def prefetch(self, pointer: Value, offset: Value | int, is_next: bool = False) -> None:
+        """Ask for a cache line that is read soon, which need not be there at all.
 
-    def add_pairs_at_once(self, sums: Value, first: Value, second: Value) -> Value:
-        """The same in one instruction, which the machine must have."""
-        kinds = [sums.type, first.type, second.type]
-        function = self.declared("llvm.x86.avx512.vpdpwssd.512", ir.FunctionType(self.integers, kinds))
-        return self.build.call(function, [sums, first, second])
-
-    def prefetch(self, pointer: Value, offset: Value | int) -> None:
-        """Ask for a cache line that is read soon, which need not be there at all."""
+        Into the second cache: the first can wait for so few lines that calculating would stop. `is_next` is for
+        what is near already.
+        """
         function = self.declared("llvm.prefetch.p0", ir.FunctionType(VOID, [POINTER, I32, I32, I32]))
-        read, keep, data = (ir.Constant(I32, number) for number in (0, 3, 1))
+        read, keep, data = (ir.Constant(I32, number) for number in (0, 3 if is_next else 2, 1))
         self.build.call(function, [self.at(pointer, offset), read, keep, data])
+
+    def smaller(self, first: Value, second: Value) -> Value:
+        """The smaller of two floats; the second where either is NaN."""
+        return self.build.select(self.build.fcmp_ordered("<", first, second), first, second)
 
     def root(self, scalar: Value) -> Value:
         """The square root of a float."""
         return self._call("llvm.sqrt", F32, [scalar])
-
-    def exp(self, vector: Value) -> Value:
-        """e to the power of each lane within 2 ulp; 0 below -87, NaN for NaN. Cephes' polynomial for expf."""
-        build = self.build
-        low = build.fcmp_ordered("<", vector, self.constant(_EXP_LOWEST))
-        capped = self._limited(vector, _EXP_HIGHEST)
-        power = self.rint(build.fmul(capped, self.constant(math.log2(math.e))))
-        rest = self.fma(power, self.constant(-0.693359375), capped)
-        rest = self.fma(power, self.constant(2.12194440e-4), rest)
-        series = self.constant(1.9875691500e-4)
-        for factor in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
-            series = self.fma(series, rest, self.constant(factor))
-        value = build.fadd(self.fma(series, build.fmul(rest, rest), rest), self.constant(1.0))
-        wide = ir.VectorType(I32, self.num_lanes)
-        is_number = build.fcmp_ordered("ord", power, power)
-        exponent = build.fptosi(build.select(is_number, power, self.zeros), wide)  # of NaN it is undefined
-        bits = build.shl(
-            build.add(exponent, ir.Constant(wide, [127] * self.num_lanes)),
-            ir.Constant(wide, [23] * self.num_lanes),
-        )
-        return build.select(low, self.zeros, build.fmul(value, build.bitcast(bits, self.vector)))
 
     # Control
 
@@ -282,50 +220,34 @@ class Emitter:
         """A context whose instructions run only where the condition holds."""
         return self.build.if_then(condition)
 
-    def take_each(self, counter: Value, count: Value, body: Callable[[Value], None]) -> None:
-        """`body(number)` for each number below `count` that no other thread took from the counter in memory."""
-        build = self.build
-        head, inside, after = (self.function.append_basic_block() for _ in range(3))
-        build.branch(head)
-        build.position_at_end(head)
-        number = build.atomic_rmw("add", counter, self.number(1), "monotonic")
-        build.cbranch(build.icmp_signed("<", number, count), inside, after)
+    def changed_where_any(
+        self, lanes: Value, body: Callable[[], Sequence[Value]], values: Sequence[Value]
+    ) -> list[Value]:
+        """What the body makes of the values where any of the lanes (bits) is set, else the values as they are."""
+        build, before = self.build, self.build.block
+        inside, after = self.function.append_basic_block(), self.function.append_basic_block()
+        bits = build.bitcast(lanes, ir.IntType(self.num_lanes))
+        build.cbranch(build.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0)), inside, after)
         build.position_at_end(inside)
-        body(number)
-        build.branch(head)
+        results, end = list(body()), build.block
+        build.branch(after)
         build.position_at_end(after)
+        merged = []
+        for value, result in zip(values, results, strict=True):
+            phi = build.phi(value.type)
+            phi.add_incoming(value, before)
+            phi.add_incoming(result, end)
+            merged.append(phi)
+        return merged
 
     def finish(self) -> None:
         """End the function."""
         self.build.ret_void()
 
-    def share(self, count: Value) -> tuple[Value, Value]:
-        """The calling thread's part of range(count), among all threads of the parallel region."""
-        thread = self.thread()
-        threads = self.build.sext(self._openmp("omp_get_num_threads"), I64)
-        begin = self.build.sdiv(self.mul(count, thread), threads)
-        return begin, self.build.sdiv(self.mul(count, self.add(thread, 1)), threads)
-
-    def shares_of(self, count: Value) -> Value:
-        """How many of so many things each thread of the parallel region has, if some have less."""
-        threads = self.build.sext(self._openmp("omp_get_num_threads"), I64)
-        return self.build.sdiv(self.add(count, self.build.sub(threads, self.number(1))), threads)
-
-    def thread(self) -> Value:
-        """The calling thread's number in the parallel region."""
-        return self.build.sext(self._openmp("omp_get_thread_num"), I64)
-
-    def barrier(self) -> None:
-        """Wait for the other threads of the parallel region."""
-        self.build.call(self.declared("GOMP_barrier", ir.FunctionType(VOID, [])), [])
-
     def declared(self, name: str, kind: ir.FunctionType) -> Value:
         """A function by name, declared in this module if it is not yet."""
         known = self.module.globals.get(name)
         return ir.Function(self.module, kind, name) if known is None else known
-
-    def _openmp(self, name: str) -> Value:
-        return self.build.call(self.declared(name, ir.FunctionType(I32, [])), [])
 
     def _call(self, name: str, kind: Any, arguments: list[Value]) -> Value:
         """An intrinsic from values of one kind to that kind."""

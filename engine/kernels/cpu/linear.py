@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from llvmlite import ir
 
-from vllm_obs.engine.kernels.cpu.emit import POINTER, STORED_BYTES, Emitter, Value
+from vllm_obs.engine.kernels.cpu.emit import POINTER, Emitter, Value
 from vllm_obs.engine.kernels.cpu.jit import Machine
 from vllm_obs.engine.kernels.cpu.linear_finish import Finished, emit_finish
 from vllm_obs.engine.kernels.cpu.linear_rows import Rows
@@ -22,6 +22,8 @@ from vllm_obs.engine.kernels.cpu.linear_tile import (
     panel_outputs,
     vectors_a_panel,
 )
+from vllm_obs.engine.kernels.cpu.stored_numbers import STORED_BYTES, load_numbers
+from vllm_obs.engine.kernels.cpu.worksharing import share
 
 LINEAR_FIELDS = 10
 """x, x's row stride, weights, inputs, out, out's row stride, rows, strips, finish, bias."""
@@ -58,6 +60,11 @@ class PackedMatrix:
     def num_inputs(self) -> int:
         """Inputs."""
         return self.strips.shape[1]
+
+    @property
+    def num_bytes(self) -> int:
+        """What a product reads of it."""
+        return self.strips.nbytes
 
 
 def paired_order(num_gates: int, machine: Machine) -> torch.Tensor:
@@ -156,7 +163,7 @@ class _Product:
     def _share(self, count: Value, num_tiles: Value, body: Callable[[Value, Value, Value], None]) -> None:
         """`body(number, first tile, end of tiles)` for this thread's share of the tiles of `count` things."""
         emit, sdiv = self.emit, self.emit.build.sdiv
-        begin, end = emit.share(emit.mul(count, num_tiles))
+        begin, end = share(emit, emit.mul(count, num_tiles))
         last = sdiv(emit.add(end, emit.build.sub(num_tiles, emit.number(1))), num_tiles)
 
         def one(number: Value, _: list[Value]) -> None:
@@ -197,7 +204,7 @@ class _Product:
             for place in range(self.num_vectors):
                 strip, part = divmod(place, VECTORS_A_STRIP)
                 offset = emit.add(line, emit.num_lanes * self.number_bytes * part)
-                values = emit.load_numbers(sources[strip], offset, self.stored)
+                values = load_numbers(emit, sources[strip], offset, self.stored)
                 emit.store(values, target, 4 * emit.num_lanes * place)
 
         emit.loop(0, count, 1, one_input)

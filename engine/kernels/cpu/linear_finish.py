@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from vllm_obs.engine.kernels.cpu.emit import Emitter, Value
+from vllm_obs.engine.kernels.cpu.exponential import exp
 from vllm_obs.engine.kernels.cpu.linear_tile import VECTORS_A_STRIP
 
 
@@ -62,7 +63,7 @@ def emit_finish(emit: Emitter, done: Finished) -> None:
         for number in range(done.num_strips):
             gates = emit.load(source, strip_bytes * number, vector)
             values = emit.load(source, strip_bytes * number + 4 * lanes, vector)
-            opened = emit.build.fdiv(gates, emit.build.fadd(emit.constant(1.0), emit.exp(emit.build.fneg(gates))))
+            opened = emit.build.fdiv(gates, emit.build.fadd(emit.constant(1.0), exp(emit, emit.build.fneg(gates))))
             column = emit.mul(emit.add(done.strip, number), 4 * lanes)
             emit.store(emit.build.fmul(opened, values), target, column)
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from vllm_obs.engine.kernels.cpu.emit import F32, I64, POINTER, STORED_BYTES, Emitter, Value
+from vllm_obs.engine.kernels.cpu.emit import F32, I64, POINTER, Emitter, Value
 from vllm_obs.engine.kernels.cpu.jit import Machine
+from vllm_obs.engine.kernels.cpu.stored_numbers import STORED_BYTES, load_numbers
 
 UNROLLED = 4
 """Inputs a turn of the loop takes; the number of inputs must be a multiple."""
@@ -72,8 +73,8 @@ def emit_tile(module: ir.Module, machine: Machine, shape: TileShape) -> Value:
             line = emit.at(weights, emit.mul(number, shape.num_vectors * vector_bytes))
             if not shape.adds:
                 for begin in range(0, shape.num_vectors * vector_bytes, _LINE_BYTES):
-                    emit.prefetch(line, _BYTES_AHEAD + begin)
-            columns = [emit.load_numbers(line, part * vector_bytes, shape.stored) for part in vectors]
+                    emit.prefetch(line, _BYTES_AHEAD + begin, is_next=True)
+            columns = [load_numbers(emit, line, part * vector_bytes, shape.stored) for part in vectors]
             for row, pointer in enumerate(inputs):
                 value = emit.splat(emit.load(pointer, emit.mul(number, 4), F32))
                 for part, column in enumerate(columns):

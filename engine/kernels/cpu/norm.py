@@ -4,6 +4,7 @@ from llvmlite import ir
 
 from vllm_obs.engine.kernels.cpu.emit import F32, POINTER, Emitter, Value
 from vllm_obs.engine.kernels.cpu.jit import Machine
+from vllm_obs.engine.kernels.cpu.worksharing import share
 
 NORM_FIELDS = 10
 """x, x's row stride, weight, out, out's row stride, rows, size, parts of a row, part stride, eps (a float32)."""
@@ -42,5 +43,5 @@ def emit_norm(module: ir.Module, machine: Machine) -> None:
 
         emit.loop(0, num_bytes, vector_bytes, scaled)
 
-    emit.loop(*emit.share(emit.mul(num_rows, num_parts)), 1, one_part)
+    emit.loop(*share(emit, emit.mul(num_rows, num_parts)), 1, one_part)
     emit.finish()

@@ -16,6 +16,7 @@ from vllm_obs.engine.kernels.cpu.jit import CompiledModule, Machine, run_in_para
 from vllm_obs.engine.kernels.cpu.linear import emit_linear
 from vllm_obs.engine.kernels.cpu.norm import emit_norm
 from vllm_obs.engine.kernels.cpu.rotate import emit_rotate
+from vllm_obs.engine.kernels.cpu.worksharing import barrier, thread
 
 RECORD_FIELDS = 14
 """int64 fields of a call: the kernel's number, then what the kernel itself takes, and last what it is called."""
@@ -29,7 +30,7 @@ _CLOCK_MONOTONIC = 1
 _TIME_FIELDS = 2
 
 
-BLOCK_FORMS = ("q4", "q8")
+BLOCK_FORMS = ("q4", "q8", "int16")
 """Forms of matrices that have a kernel of their own each."""
 
 
@@ -42,6 +43,7 @@ class Kernel(IntEnum):
     ATTEND = 3
     LINEAR_Q4 = 4
     LINEAR_Q8 = 5
+    LINEAR_INT16 = 6
 
 
 def record(kernel: Kernel, fields: dict[int, int]) -> Records:
@@ -117,7 +119,7 @@ def _emit_program(module, machine: Machine, is_watched: bool) -> None:  # type: 
 
     def note_time(number: Value) -> None:
         for address in times:
-            with emit.when(emit.build.icmp_signed("==", emit.thread(), emit.number(0))):
+            with emit.when(emit.build.icmp_signed("==", thread(emit), emit.number(0))):
                 clock = emit.declared("clock_gettime", ir.FunctionType(I32, [I32, POINTER]))
                 place = emit.at(emit.pointer(address), emit.mul(number, 8 * _TIME_FIELDS))
                 emit.build.call(clock, [ir.Constant(I32, _CLOCK_MONOTONIC), place])
@@ -132,7 +134,7 @@ def _emit_program(module, machine: Machine, is_watched: bool) -> None:  # type: 
             return lambda: emit.build.call(function, [fields])
 
         emit.choose(emit.load(record, 0, I64), {int(k): caller(function) for k, function in functions.items()})
-        emit.barrier()
+        barrier(emit)
         note_time(emit.add(number, 1))
 
     note_time(emit.number(0))

@@ -5,6 +5,8 @@ from llvmlite import ir
 from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
 from vllm_obs.engine.kernels.cpu.emit import I32, I64, POINTER, Emitter, Value
 from vllm_obs.engine.kernels.cpu.jit import Machine
+from vllm_obs.engine.kernels.cpu.stored_numbers import narrowed
+from vllm_obs.engine.kernels.cpu.worksharing import share
 
 ROTATE_FIELDS = 7
 """qkv, qkv's row stride, rotations, positions, cache, slots, tokens."""
@@ -47,7 +49,7 @@ def emit_rotate(module: ir.Module, machine: Machine, shape: CacheShape) -> None:
         emit.loop(0, shape.num_heads, 1, one_query)
         emit.loop(0, shape.num_kv_heads, 1, one_pair)
 
-    emit.loop(*emit.share(num_tokens), 1, one_token)
+    emit.loop(*share(emit, num_tokens), 1, one_token)
     emit.finish()
 
 
@@ -74,7 +76,7 @@ def _write_keys(emit: Emitter, shape: CacheShape, place: _Place) -> None:
     """A key's numbers lie a block's length apart."""
     column = emit.at(place.room, emit.mul(place.offset, shape.number_bytes))
     for part in range(0, shape.head_dim, emit.num_lanes):
-        stored = emit.narrowed(_turned(emit, place.source, place.turns, 4 * part), shape.stored)
+        stored = narrowed(emit, _turned(emit, place.source, place.turns, 4 * part), shape.stored)
         for lane in range(emit.num_lanes):
             number = emit.build.extract_element(stored, ir.Constant(I32, lane))
             emit.store(number, column, (part + lane) * shape.block_size * shape.number_bytes)
@@ -84,5 +86,5 @@ def _write_values(emit: Emitter, shape: CacheShape, place: _Place) -> None:
     row_bytes = shape.head_dim * shape.number_bytes
     row = emit.at(place.room, emit.add(emit.mul(place.offset, row_bytes), shape.values_offset))
     for part in range(0, shape.head_dim, emit.num_lanes):
-        stored = emit.narrowed(emit.load(place.source, 4 * part, emit.vector), shape.stored)
+        stored = narrowed(emit, emit.load(place.source, 4 * part, emit.vector), shape.stored)
         emit.store(stored, row, part * shape.number_bytes)

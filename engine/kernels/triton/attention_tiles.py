@@ -55,6 +55,36 @@ def steps_of_split(
 
 
 @device_function
+def lines_of_tile(
+    first_query: "Number", num_queries: "Number", kv_head: "Number", GROUP: tl.constexpr, BLOCK_M: tl.constexpr
+) -> Tile:
+    """(each line's query, its head, whether it is one): lines run over queries, then over the heads of a group."""
+    line = tl.arange(0, BLOCK_M)
+    query = first_query + line // GROUP
+    is_line = (line < BLOCK_M // GROUP * GROUP) & (query < num_queries)
+    return query, kv_head * GROUP + line % GROUP, is_line
+
+
+@device_function
+def keys_of_step(
+    table: "Pointer",
+    end_key: "Number",
+    step: "Number",
+    kv_head: "Number",
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    CACHE_BLOCK: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+) -> Tile:
+    """(a step's keys, which of them the row has, where the numbers of each begin in the cache)."""
+    key = step * BLOCK_N + tl.arange(0, BLOCK_N)
+    is_key = key < end_key
+    block = tl.load(table + key // CACHE_BLOCK, mask=is_key, other=0)
+    place = block.to(tl.int64) * (2 * NUM_KV_HEADS) + kv_head
+    return key, is_key, (place * CACHE_BLOCK + key % CACHE_BLOCK) * HEAD_DIM
+
+
+@device_function
 def cached_tile(
     layer_cache: "Pointer", offsets: "Tile", kept: "Tile", FP8: tl.constexpr, NATIVE_FP8: tl.constexpr
 ) -> Tile:
@@ -105,3 +135,39 @@ def softmax_step(scores: "Tile", largest: "Tile", total: "Tile") -> Tile:
     weights = tl.exp2(scores - pivot[:, None])
     kept = tl.exp2(largest - pivot)
     return weights, kept, grown, total * kept + tl.sum(weights, 1)
+
+
+@device_function
+def store_attended(
+    output: "Pointer",
+    place: "Tile",
+    sums: "Tile",
+    scale: "Number",
+    total: "Tile",
+    is_line: "Tile",
+    HEAD_DIM: tl.constexpr,
+) -> None:
+    """What a line's head has found, over the sum of its weights."""
+    feature = tl.arange(0, sums.shape[1])
+    found = sums * (scale / tl.where(is_line, total, 1.0))[:, None]
+    kept = is_line[:, None] & (feature < HEAD_DIM)[None, :]
+    tl.store(output + place[:, None] * HEAD_DIM + feature[None, :], found.to(output.dtype.element_ty), mask=kept)
+
+
+@device_function
+def store_part(
+    partial: "Pointer",
+    partial_stats: "Pointer",
+    place: "Tile",
+    sums: "Tile",
+    largest: "Tile",
+    total: "Tile",
+    is_line: "Tile",
+    HEAD_DIM: tl.constexpr,
+) -> None:
+    """What one split has found, for `split_reduction`."""
+    feature = tl.arange(0, sums.shape[1])
+    kept = is_line[:, None] & (feature < HEAD_DIM)[None, :]
+    tl.store(partial + place[:, None] * HEAD_DIM + feature[None, :], sums, mask=kept)
+    tl.store(partial_stats + place * 2, largest, mask=is_line)
+    tl.store(partial_stats + place * 2 + 1, total, mask=is_line)

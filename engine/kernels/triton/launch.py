@@ -1,11 +1,14 @@
 """A kernel's launch as a value: what runs on a device is exactly what is compiled ahead of time."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
+
+from vllm_obs.engine.kernels.triton.launch_work import LaunchWork, work_of
 
 Pointer = Any
 """In a kernel: the address of a tensor's first element."""
@@ -29,6 +32,15 @@ def kernel(function: Callable[..., Any]) -> Any:
 def device_function(function: Callable[..., Any]) -> Any:
     """A function that kernels call."""
     return triton.jit(function)
+
+
+class LaunchWatch(threading.local):
+    """Who is told of a thread's launches, while a step is profiled or captured."""
+
+    seen: Callable[[LaunchWork], None] | None = None
+
+
+WATCH = LaunchWatch()
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,11 @@ class Launch:
     config: LaunchConfig
 
     @property
+    def work(self) -> LaunchWork:
+        """What it must move and compute."""
+        return work_of(self.kernel.fn.__name__, {**self.arguments, **self.constants})
+
+    @property
     def all_constants(self) -> dict[str, Constant]:
         """The kernel's constants, with the sizes of its configuration."""
         return {**self.constants, **self.config.sizes}
@@ -63,6 +80,8 @@ class Launch:
         """Queue it on the current stream."""
         if 0 in self.grid:
             return
+        if (seen := WATCH.seen) is not None:
+            seen(self.work)
         config = self.config
         self.kernel[self.grid](
             **self.arguments, **self.all_constants, num_warps=config.num_warps, num_stages=config.num_stages

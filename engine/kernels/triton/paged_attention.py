@@ -9,11 +9,15 @@ from vllm_obs.engine.kernels.triton.attention_tiles import (
     LOG2_E,
     bent,
     cached_tile,
+    keys_of_step,
+    lines_of_tile,
     product,
     queries_of_tile,
     seen,
     softmax_step,
     steps_of_split,
+    store_attended,
+    store_part,
 )
 from vllm_obs.engine.kernels.triton.configs import Configs
 from vllm_obs.engine.kernels.triton.launch import (
@@ -64,19 +68,14 @@ def paged_attention_kernel(
     2023). Lines of a tile run over queries, then over the heads of a group, so each key is loaded once for all.
     """
     group: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
-    tile_queries: tl.constexpr = BLOCK_M // group
     kv_head, split = tl.program_id(1), tl.program_id(2)
     row, row_start, num_queries, first_query = queries_of_tile(
-        query_starts, num_rows, tl.program_id(0), tile_queries
+        query_starts, num_rows, tl.program_id(0), BLOCK_M // group
     )
     if first_query >= num_queries:
         return
-    line = tl.arange(0, BLOCK_M)
-    query = first_query + line // group
-    head = kv_head * group + line % group
-    is_line = (line < tile_queries * group) & (query < num_queries)
+    query, head, is_line = lines_of_tile(first_query, num_queries, kv_head, group, BLOCK_M)
     first_position = tl.load(seq_lens + row) - num_queries
-    position = first_position + query
     feature = tl.arange(0, HEAD_BLOCK)
     is_feature = feature < HEAD_DIM
     token = (row_start + query).to(tl.int64)
@@ -85,44 +84,33 @@ def paged_attention_kernel(
         mask=is_line[:, None] & is_feature[None, :],
         other=0.0,
     )
-    dtype = query_tile.dtype
-    end_key = first_position + tl.minimum(first_query + tile_queries, num_queries)
+    end_key = first_position + tl.minimum(first_query + BLOCK_M // group, num_queries)
     begin, end = steps_of_split(first_position + first_query, end_key, split, WINDOW, NUM_SPLITS, BLOCK_N)
     largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     sums = tl.zeros([BLOCK_M, HEAD_BLOCK], tl.float32)
     for step in range(begin, end):
-        key = step * BLOCK_N + tl.arange(0, BLOCK_N)
-        is_key = key < end_key
-        block = tl.load(block_tables + row * table_stride + key // CACHE_BLOCK, mask=is_key, other=0)
-        place = block.to(tl.int64) * (2 * NUM_KV_HEADS) + kv_head
-        place = (place * CACHE_BLOCK + key % CACHE_BLOCK) * HEAD_DIM
+        key, is_key, place = keys_of_step(
+            block_tables + row * table_stride, end_key, step, kv_head, NUM_KV_HEADS, HEAD_DIM, CACHE_BLOCK, BLOCK_N
+        )
         keys = cached_tile(
             layer_cache, place[None, :] + feature[:, None], is_key[None, :] & is_feature[:, None], FP8, NATIVE_FP8
-        ).to(dtype)
+        ).to(query_tile.dtype)
         scores = bent(product(query_tile, keys, WIDEN) * scale, soft_cap, HAS_SOFT_CAP)
-        is_seen = is_key[None, :] & seen(key[None, :], position[:, None], WINDOW)
+        is_seen = is_key[None, :] & seen(key[None, :], (first_position + query)[:, None], WINDOW)
         scores = tl.where(is_seen, scores * LOG2_E, float("-inf"))
         weights, kept, largest, total = softmax_step(scores, largest, total)
+        place += NUM_KV_HEADS * CACHE_BLOCK * HEAD_DIM
         values = cached_tile(
-            layer_cache,
-            place[:, None] + NUM_KV_HEADS * CACHE_BLOCK * HEAD_DIM + feature[None, :],
-            is_key[:, None] & is_feature[None, :],
-            FP8,
-            NATIVE_FP8,
-        ).to(dtype)
-        sums = sums * kept[:, None] + product(weights.to(dtype), values, WIDEN)
+            layer_cache, place[:, None] + feature[None, :], is_key[:, None] & is_feature[None, :], FP8, NATIVE_FP8
+        ).to(query_tile.dtype)
+        sums = sums * kept[:, None] + product(weights.to(query_tile.dtype), values, WIDEN)
 
     place_out = (token * NUM_HEADS + head) * NUM_SPLITS + split
-    kept_out = is_line[:, None] & is_feature[None, :]
     if NUM_SPLITS == 1:
-        sums = sums * (value_scale / tl.where(is_line, total, 1.0))[:, None]
-        target = output + place_out[:, None] * HEAD_DIM + feature[None, :]
-        tl.store(target, sums.to(output.dtype.element_ty), mask=kept_out)
+        store_attended(output, place_out, sums, value_scale, total, is_line, HEAD_DIM)
     else:
-        tl.store(partial + place_out[:, None] * HEAD_DIM + feature[None, :], sums * value_scale, mask=kept_out)
-        tl.store(partial_stats + place_out * 2, largest, mask=is_line)
-        tl.store(partial_stats + place_out * 2 + 1, total, mask=is_line)
+        store_part(partial, partial_stats, place_out, sums * value_scale, largest, total, is_line, HEAD_DIM)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ from vllm_obs.engine.kernels.triton.best_tokens import best_tokens, logprobs
 from vllm_obs.engine.kernels.triton.filtered_draw import DrawColumns, filtered_draw
 from vllm_obs.engine.kernels.triton.logit_edits import PenaltyColumns, RowTokens, logit_bias, penalties
 from vllm_obs.engine.kernels.triton.token_bitmask import WORD_BITS, token_bitmask
-from vllm_obs.engine.kernels.triton.workloads import FLOAT_BYTES, Bench, Workload
+from vllm_obs.engine.kernels.triton.workloads import Bench, Workload
 
 NUM_BEST = 20
 MAX_SEEN = 1024
 """Tokens that a row has generated, or that have a bias."""
 _TOP_K, _TOP_P = 50, 0.9
-_INT_BYTES = 4
 
 
 def sampling_workloads(bench: Bench) -> Iterator[Workload]:
@@ -23,13 +22,11 @@ def sampling_workloads(bench: Bench) -> Iterator[Workload]:
     logits = bench.random(num_rows, vocab, dtype=torch.float32)
     tokens = torch.zeros(num_rows, dtype=torch.int64, device=bench.device)
     floats = torch.zeros(num_rows, device=bench.device)
-    row_bytes = FLOAT_BYTES * num_rows * vocab
     size = f"{num_rows} × {vocab}"
     yield Workload(
         f"best_tokens {size}",
         "best_tokens",
         lambda configs: best_tokens(logits, tokens, floats, configs),
-        row_bytes,
     )
     outputs = (
         torch.zeros(num_rows, 1 + NUM_BEST, dtype=torch.int32, device=bench.device),
@@ -40,14 +37,12 @@ def sampling_workloads(bench: Bench) -> Iterator[Workload]:
         f"logprobs {size}, {NUM_BEST} best",
         "logprobs",
         lambda configs: logprobs(logits, tokens, outputs, NUM_BEST, configs),
-        row_bytes,
     )
     columns = draw_columns(bench)
     yield Workload(
         f"filtered_draw {size}",
         "filtered_draw",
         lambda configs: filtered_draw(logits, columns, tokens, floats, configs),
-        row_bytes,
     )
     yield from _edits(bench, logits)
 
@@ -101,19 +96,16 @@ def _edits(bench: Bench, logits: torch.Tensor) -> Iterator[Workload]:
         f"token_bitmask {num_rows} × {vocab}",
         "token_bitmask",
         lambda configs: token_bitmask(edited, rows, mask, configs),
-        _INT_BYTES * mask.numel() + FLOAT_BYTES * num_rows * vocab // 2,
     )
     seen = seen_tokens(bench)
-    columns, num_seen = penalty_columns(bench, seen), len(seen.token_ids)
+    columns = penalty_columns(bench, seen)
     yield Workload(
         f"penalties {num_rows} rows of {seen.max_num_tokens}",
         "penalties",
         lambda configs: penalties(edited, seen, columns, configs),
-        num_seen * (_INT_BYTES + 3 * FLOAT_BYTES),
     )
     yield Workload(
         f"logit_bias {num_rows} rows of {seen.max_num_tokens}",
         "logit_bias",
         lambda configs: logit_bias(edited, seen, columns.counts, configs),
-        num_seen * (_INT_BYTES + 3 * FLOAT_BYTES),
     )

@@ -8,6 +8,7 @@ import torch
 from vllm_obs.engine.kernels.triton.configs import Configs
 from vllm_obs.engine.kernels.triton.kv_write import kv_write
 from vllm_obs.engine.kernels.triton.launch import Launch
+from vllm_obs.engine.kernels.triton.launch_work import NO_ROWS, StepRows
 from vllm_obs.engine.kernels.triton.model_shape import ModelShape
 from vllm_obs.engine.kernels.triton.paged_attention import (
     AttentionShape,
@@ -22,7 +23,6 @@ from vllm_obs.engine.kernels.triton.silu_mul import silu_mul
 from vllm_obs.engine.kernels.triton.split_reduction import split_reduction
 
 CACHE_BLOCK = 16
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,12 @@ class WorkSize:
 
 @dataclass(frozen=True)
 class Workload:
-    """One kernel's work. num_bytes: read and written at least, each number once; num_flops: of its products."""
+    """One kernel's work. rows: of attention, whose work depends on what is in the cache."""
 
     name: str
     kernel: str
     launch: Callable[[Configs], Launch]
-    num_bytes: int
-    num_flops: int = 0
+    rows: StepRows = NO_ROWS
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,6 @@ class Bench:
     size: WorkSize
     device: torch.device
     dtype: torch.dtype = torch.bfloat16
-
-    @property
-    def item_bytes(self) -> int:
-        """Of one number in the layers' type."""
-        return self.dtype.itemsize
 
     def random(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Normal numbers."""
@@ -97,14 +91,11 @@ def _attention(bench: Bench) -> Iterator[Workload]:
     rows = RaggedRows(_tables(bench, 1, num_tokens), starts, lengths, num_tokens)
     queries, output = _queries(bench, num_tokens), _queries(bench, num_tokens)
     cache, shape = bench.cache(num_tokens), bench.attention_shape()
-    num_flops = 2 * num_tokens * (num_tokens + 1) * shape.num_heads * shape.head_dim
-    num_bytes = bench.item_bytes * (queries.numel() * 2 + cache.numel())
     yield Workload(
         f"paged_attention prefill {num_tokens} tokens",
         "paged_attention",
         lambda configs: paged_attention(queries, cache, output, rows, shape, configs),
-        num_bytes,
-        num_flops,
+        StepRows([num_tokens], [num_tokens]),
     )
 
 
@@ -117,13 +108,11 @@ def _decode(bench: Bench, stored: torch.dtype, word: str) -> Workload:
         cache = bench.cache(num_keys)
     rows = _decoding_rows(bench)
     queries, output = _queries(bench, size.num_rows), _queries(bench, size.num_rows)
-    num_numbers = 2 * num_keys * shape.num_kv_heads * shape.head_dim
     return Workload(
         f"paged_attention decode {size.num_rows} rows of {size.seq_len}, {word}",
         "paged_attention",
         lambda configs: paged_attention(queries, cache, output, rows, shape, configs),
-        num_numbers * stored.itemsize + 2 * queries.numel() * bench.item_bytes,
-        4 * num_keys * shape.num_heads * shape.head_dim,
+        StepRows([1] * size.num_rows, [size.seq_len] * size.num_rows),
     )
 
 
@@ -134,13 +123,11 @@ def _split_decode(bench: Bench) -> Iterator[Workload]:
     splits = SplitBuffers.of(1, shape, bench.size.num_splits, bench.device)
     cache, rows = one.cache(num_keys), _decoding_rows(one)
     queries, output = _queries(one, 1), _queries(one, 1)
-    num_bytes = 2 * num_keys * shape.num_kv_heads * shape.head_dim * bench.item_bytes
     yield Workload(
         f"paged_attention decode 1 row of {num_keys}, {bench.size.num_splits} splits",
         "paged_attention",
         lambda configs: paged_attention(queries, cache, output, rows, shape, configs, splits),
-        num_bytes,
-        4 * num_keys * shape.num_heads * shape.head_dim,
+        StepRows([1], [num_keys]),
     )
     many = SplitBuffers.of(bench.size.num_rows, shape, bench.size.num_splits, bench.device)
     many.sums.normal_()
@@ -150,7 +137,6 @@ def _split_decode(bench: Bench) -> Iterator[Workload]:
         f"split_reduction {bench.size.num_rows} rows, {bench.size.num_splits} splits",
         "split_reduction",
         lambda configs: split_reduction(many, outputs, configs),
-        FLOAT_BYTES * (many.sums.numel() + many.stats.numel()) + outputs.numel() * bench.item_bytes,
     )
 
 
@@ -165,19 +151,16 @@ def _cache_writes(bench: Bench) -> Iterator[Workload]:
     rotations = bench.random(num_tokens, shape.head_dim // 2, 2, dtype=torch.float32)
     first_value = num_all - shape.num_kv_heads
     keys, values = heads[:, shape.num_heads : first_value], heads[:, first_value:]
-    num_cached = 2 * shape.num_kv_heads * num_tokens * shape.head_dim
     for word, target in (("cache", cache), ("fp8", codes)):
         yield Workload(
             f"kv_write {num_tokens} tokens, {word}",
             "kv_write",
             lambda configs, target=target: kv_write(keys, values, slots, target, configs),  # type: ignore[misc]
-            num_cached * (bench.item_bytes + target.itemsize),
         )
     yield Workload(
         f"rotary {num_tokens} tokens",
         "rotary",
         lambda configs: rotary(heads, rotations, positions, first_value, configs),
-        2 * num_tokens * first_value * shape.head_dim * bench.item_bytes + rotations.numel() * FLOAT_BYTES,
     )
     weight = bench.random(shape.head_dim, dtype=torch.float32)
     norms = HeadNorms(weight, weight, 1e-6)
@@ -189,7 +172,6 @@ def _cache_writes(bench: Bench) -> Iterator[Workload]:
         lambda configs: qkv_split(
             qkv, norms if shape.has_head_norms else None, places, queries, cache, bench.attention_shape(), configs
         ),
-        2 * qkv.numel() * bench.item_bytes + rotations.numel() * FLOAT_BYTES,
     )
 
 
@@ -202,7 +184,6 @@ def _rows(bench: Bench) -> Iterator[Workload]:
         f"rms_norm {num_tokens} × {shape.hidden_size}",
         "rms_norm",
         lambda configs: rms_norm(stream, added, weight, 1e-5, normed, configs),
-        stream.numel() * 2 * (FLOAT_BYTES + bench.item_bytes),
     )
     gate_up = bench.random(num_tokens, 2 * shape.intermediate_size)
     opened = bench.random(num_tokens, shape.intermediate_size)
@@ -210,7 +191,6 @@ def _rows(bench: Bench) -> Iterator[Workload]:
         f"silu_mul {num_tokens} × {shape.intermediate_size}",
         "silu_mul",
         lambda configs: silu_mul(gate_up, opened, configs),
-        3 * opened.numel() * bench.item_bytes,
     )
 
 

@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
 
 def check_gpu() -> None:
     """ConfigError, in one line, where no kernel can be timed."""
-    from vllm_obs.engine.args import detect_device
+    from vllm_obs.engine.device import detect_device
 
     if detect_device("auto") != "cuda":
         raise ConfigError("autotune times kernels on an NVIDIA GPU, and this machine has none")

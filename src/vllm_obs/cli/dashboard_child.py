@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 import threading
 from dataclasses import asdict, dataclass
 
@@ -11,6 +10,7 @@ from vllm_obs.cli.live_run import inspector_of_root
 from vllm_obs.engine.child import Child, spawn
 from vllm_obs.engine.child_main import Owner, run_child
 from vllm_obs.engine.errors import ConfigError
+from vllm_obs.telemetry.console import STDOUT, tell
 
 MODULE = "vllm_obs.cli.dashboard_child"
 TITLE = "Dashboard"
@@ -76,7 +76,7 @@ class DashboardChild:
 
     def _print(self) -> None:
         if self._is_due and self._address:
-            print(f"Pages: {self._address}", flush=True)
+            STDOUT.say(f"Pages: {self._address}")
 
     def stop(self) -> None:
         """End it within seconds; idempotent."""
@@ -84,7 +84,7 @@ class DashboardChild:
 
     def _ended(self, cause: str) -> None:
         if not self._child.was_told:
-            print(f"vllm-obs: the pages ended, serving goes on: {cause}", file=sys.stderr, flush=True)
+            tell(f"the pages ended, serving goes on: {cause}")
 
 
 def serve_pages(owner: Owner) -> None:
@@ -99,7 +99,7 @@ def serve_pages(owner: Owner) -> None:
         pages = Pages(Source(lambda: inspector_of_root(root_pid).url), options.host, options.trace_url)
         owner.on_stop(pages.end)
         owner.say(SERVING, address_of(options, listener))
-        pages.run(listener)
+        pages.run(listener, is_beside=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """The `vllm-obs` command: loads only the subcommand asked for, and turns errors into one line and an exit code."""
 
 import difflib
+import os
 import sys
 from importlib import import_module
 
 from vllm_obs import __version__
 from vllm_obs.engine.errors import ConfigError, StartupError
+from vllm_obs.telemetry.console import tell
 
 EXIT_CUT_OFF = 1
 
@@ -34,6 +36,7 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return the exit code of the process."""
     argv = sys.argv[1:] if argv is None else argv
+    _hold_standard_files()
     try:
         return _dispatch(argv)
     except ConfigError as error:
@@ -42,6 +45,15 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(error, error.exit_code)
     except KeyboardInterrupt:
         return EXIT_CUT_OFF
+
+
+def _hold_standard_files() -> None:
+    """Nothing else is to be opened as 0, 1 or 2, where whoever started this process has closed them."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -78,6 +90,5 @@ def _nearest(name: str) -> str:
 
 
 def _fail(error: Exception, exit_code: int) -> int:
-    line = " ".join(str(error).split())
-    print(f"vllm-obs: {line}", file=sys.stderr, flush=True)
+    tell(str(error))
     return exit_code

@@ -1,7 +1,6 @@
 """`vllm-obs serve`: flags to configuration, the port, and then the server."""
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +12,13 @@ from vllm_obs.cli.foreign_flags import long_names, refuse_unknown
 from vllm_obs.cli.parser import Parser, add_flags
 from vllm_obs.cli.server_flags import SERVER_FLAGS, server_config_from, server_defaults
 from vllm_obs.cli.settings import read_config_file, read_environment
-from vllm_obs.engine.args import SERVED_MAX_NUM_QUEUED_REQS, EngineArgs, detect_device, engine_args_from
+from vllm_obs.engine.args import SERVED_MAX_NUM_QUEUED_REQS, EngineArgs, engine_args_from
+from vllm_obs.engine.device import detect_device
 from vllm_obs.engine.errors import ConfigError
 from vllm_obs.engine.flags import ENGINE_FLAGS, Flag, whole_number
+from vllm_obs.engine.open_files import require_files
 from vllm_obs.server.config import ServerConfig
+from vllm_obs.telemetry.console import STDOUT, tell
 from vllm_obs.telemetry.slo_targets import slo_doubt
 
 PROCESS_TITLE = "vllm-obs::APIServer"
@@ -58,6 +60,7 @@ def main(argv: list[str]) -> int:
     args = engine_args_from({"max_num_queued_reqs": SERVED_MAX_NUM_QUEUED_REQS} | values)
     if values.get("headless") or args.node_rank:
         return _run_node(args, bool(values.get("headless")))
+    require_files()
     _set_title(PROCESS_TITLE if server.api_server_count == 1 else LAUNCHER_TITLE)
     from vllm_obs.cli.listener import bound_listener
 
@@ -65,7 +68,7 @@ def main(argv: list[str]) -> int:
         config = args.create_engine_config()
         _mention_incident()
         if doubt := slo_doubt(server.slo):
-            print(f"vllm-obs: {doubt}", file=sys.stderr, flush=True)
+            tell(doubt)
         run = _main_of(server)
         with _pages(values) as tell_pages:
             return run(config, server, listener, started_at, tell_pages)
@@ -121,7 +124,7 @@ def _mention_incident() -> None:
     from vllm_obs.cli.incident_notice import incident_notice
 
     if notice := incident_notice():
-        print(notice, flush=True)
+        STDOUT.say(notice)
 
 
 def read_settings(argv: Sequence[str]) -> dict[str, Any]:

@@ -53,6 +53,8 @@ SERVER_FLAGS = (
     Flag("enable_force_include_usage", "Server", "Send `usage` at the end of every stream.", "pair"),
     Flag("omit_empty_fields", "Server", "Leave out of whole replies the nulls that OpenAI's schema does not have.",
          "pair"),
+    Flag("require_model", "Server", "Refuse requests that name no model, as OpenAI does.",
+         "pair"),
     Flag("disable_fastapi_docs", "Server", "No /docs, /redoc and /openapi.json.", "pair"),
     Flag("enable_auto_tool_choice", "Server", "Let the model call tools by itself (tool_choice auto).", "pair"),
     Flag("tool_call_parser", "Server", "How this model writes tool calls: hermes, llama3_json, mistral, pythonic, "

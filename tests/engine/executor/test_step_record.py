@@ -1,6 +1,6 @@
 """A rank's step is recorded with how its worker ran it, where the worker tells."""
 
-from vllm_obs.engine.executor.step_record import step_record
+from vllm_obs.engine.executor.step_record import Told, step_record, told_by
 from vllm_obs.engine.plan import WorkerMoments
 from vllm_obs.engine.worker.execution import Execution
 from vllm_obs.telemetry.records import WorkerStep
@@ -19,7 +19,7 @@ class Telling:
 
 
 def test_a_worker_that_tells_is_taken_at_its_word() -> None:
-    assert step_record(5, MOMENTS, (5, 5), Telling()) == WorkerStep(
+    assert step_record(5, MOMENTS, (5, 5), told_by(Telling())) == WorkerStep(
         step=5,
         rank=1,
         received_at=10,
@@ -38,5 +38,6 @@ def test_a_worker_that_tells_is_taken_at_its_word() -> None:
 
 
 def test_one_that_does_not_ran_on_the_host() -> None:
-    assert step_record(5, MOMENTS, (6, 2), object()) == WorkerStep(5, *MOMENTS, 6, 2)
+    assert told_by(object()) == Told()
+    assert step_record(5, MOMENTS, (6, 2), Told()) == WorkerStep(5, *MOMENTS, 6, 2)
     assert WorkerStep(5, *MOMENTS, 6, 2)[-5:] == (0, *Execution())

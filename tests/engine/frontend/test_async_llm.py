@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from default_model import default_config, default_model_config, default_tokenizer
+from default_model import default_config, default_tokenizer
 from scripted_client import ScriptedAsyncClient
 from step_outputs import Row
 
 from vllm_obs.engine.errors import EngineDeadError, EngineLostError, RequestError, RequestFailedError
-from vllm_obs.engine.frontend import async_llm, engine_losses, output_processor
+from vllm_obs.engine.frontend import async_input_processor, engine_losses, output_processor
 from vllm_obs.engine.frontend.arrival import Arrival
 from vllm_obs.engine.frontend.async_llm import AsyncLLM
-from vllm_obs.engine.frontend.chat_template import load_chat_template
 from vllm_obs.engine.frontend.output_processor import NUM_STEPS_TO_BEGIN
 from vllm_obs.engine.frontend.outputs import SequenceDelta
 from vllm_obs.engine.frontend.poison_book import OpenRequest, fingerprint
@@ -353,31 +352,6 @@ def test_shutting_down_ends_open_streams_with_its_reason() -> None:
     assert played(play).endings == ["error"]
 
 
-def test_long_texts_are_tokenised_in_a_thread() -> None:
-    seen: list[str] = []
-
-    async def play(stage: Stage) -> None:
-        tokenizer = stage.llm.tokenizer
-        encode = tokenizer.encode
-
-        def spy(text: str, add_special_tokens: bool = True) -> list[int]:
-            seen.append(threading.current_thread().name)
-            return encode(text, add_special_tokens)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tokenizer, "encode", spy)
-            template = load_chat_template(default_model_config(), tokenizer)
-            for text in ("short", "long " * 1000):
-                assert await stage.llm.encode(text) == encode(text)
-                messages = [{"role": "user", "content": text}]
-                assert (await stage.llm.encode_chat(template, messages)).token_ids == template.encode(messages)
-
-    played(play)
-    main, pool = threading.main_thread().name, "tokenizer_"
-    assert [name.startswith(pool) for name in seen] == [False, False, False, True, True, False]
-    assert seen[0] == main
-
-
 def test_many_sequences_leave_room_for_others_and_end_with_an_abort_meanwhile() -> None:
     async def play(stage: Stage) -> None:
         submission = asyncio.create_task(stage.llm.submit([5], SamplingParams(n=100), "many"))
@@ -389,31 +363,6 @@ def test_many_sequences_leave_room_for_others_and_end_with_an_abort_meanwhile() 
         assert len(stage.client.added) < 100
         assert stage.llm.num_in_flight == 0
         await stream.aclose()
-
-    played(play)
-
-
-def test_options_of_a_template_may_have_any_name() -> None:
-    async def play(stage: Stage) -> None:
-        template = load_chat_template(default_model_config(), stage.llm.tokenizer)
-        options = {"self": 1, "template": 1, "messages": 1}
-        messages = [{"role": "user", "content": "hi"}]
-        encoded = await stage.llm.encode_chat(template, messages, **options)
-        assert encoded.token_ids == template.encode(messages)
-
-    played(play)
-
-
-def test_texts_that_cannot_fit_are_refused_at_once() -> None:
-    async def play(stage: Stage) -> None:
-        template = load_chat_template(default_model_config(), stage.llm.tokenizer)
-        for refused in (
-            stage.llm.encode("a" * 1_000_000),
-            stage.llm.encode_chat(template, [{"role": "user", "content": "a" * 1_000_000}]),
-        ):
-            with pytest.raises(RequestError) as caught:
-                await refused
-            assert caught.value.reason == "context_length_exceeded"
 
     played(play)
 
@@ -464,7 +413,7 @@ def test_what_was_open_in_a_crash_is_forgiven_once_it_ended_well_and_known_by_a_
         await reading.end()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(async_llm, "fingerprint", spy)
+        patch.setattr(async_input_processor, "fingerprint", spy)
         played(play)
     assert [name.partition("_")[0] for name in seen] == ["tokenizer"] * 2
 

@@ -1,11 +1,14 @@
 """Text token by token: whole characters only, and together what decoding everything gives."""
 
+import random
+
 import pytest
-from default_model import default_tokenizer
+from default_model import default_model_config, default_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllm_obs.engine.frontend.detokenizer import Detokenizer
+from vllm_obs.engine.frontend.tokenizer import load_tokenizer
 
 token_ids = st.integers(0, 49151) | st.integers(0, 300)
 """Any token, and often a special one or half a character (the single bytes come first)."""
@@ -50,3 +53,16 @@ def test_an_impossible_byte_is_replaced_at_once() -> None:
 def test_a_skipped_special_token_does_not_break_a_character() -> None:
     first, *rest = default_tokenizer().encode("🌶")
     assert "".join(streamed([first, 1, *rest])) == "🌶"
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_texts_that_were_prepared_are_those_that_would_be_found(skips: bool) -> None:
+    found, prepared = (load_tokenizer(default_model_config()) for _ in range(2))
+    prepared.prepare_texts()
+    assert len(prepared.whole_texts) > 40_000
+    rng = random.Random(5)
+    for _ in range(300):
+        ids = rng.choices(range(found.vocab_size), k=12)
+        one, other = Detokenizer(found, skips), Detokenizer(prepared, skips)
+        assert [one.feed(each) for each in ids] == [other.feed(each) for each in ids]
+    assert found.whole_texts.items() <= prepared.whole_texts.items()

@@ -16,6 +16,7 @@ LIMITS = QueueLimits(
     max_num_tokens=None,
     max_num_seqs=1,
     max_num_batched_tokens=100,
+    max_num_mixed_prefill_tokens=100,
     is_chunked=True,
     block_size=10,
 )

@@ -1,5 +1,6 @@
 """Rows in, deltas out: texts, stops, log-probabilities, and exactly one ending a sequence."""
 
+import random
 from typing import Any
 
 import numpy as np
@@ -382,3 +383,89 @@ def test_a_row_with_nothing_but_a_token_is_taken_as_any_other(wish: dict[str, An
         desk.say(Row("r-0", [ids[0]], LENGTH, timing=timing), sampled_at=90)
         told.append((desk.deltas, desk.stopped, desk.endings, desk.recorder.records))
     assert told[0] == told[1]
+
+
+class Texts:
+    """Takes texts while `is_willing`."""
+
+    def __init__(self) -> None:
+        self.is_willing = True
+        self.taken: list[tuple[int, str]] = []
+
+    def __call__(self, index: int, text: str) -> bool:
+        if self.is_willing:
+            self.taken.append((index, text))
+        return self.is_willing
+
+
+def register_with(desk: Desk, texts: Texts, interval: int = 1, **params: Any) -> None:
+    request = SequenceRequest(
+        "r-0", 3, [504, 3575], SamplingParams(**params), desk.deltas.append, interval, 2, texts
+    )
+    desk.processor.register(request)
+
+
+def test_a_token_that_is_only_a_text_is_offered_as_one_and_the_others_come_as_deltas(desk: Desk) -> None:
+    texts = Texts()
+    register_with(desk, texts)
+    desk.say(Row("r-0", [19556]), sampled_at=10)
+    desk.say(Row("r-0", [905]), sampled_at=20)
+    texts.is_willing = False
+    desk.say(Row("r-0", [19556]), sampled_at=30)
+    texts.is_willing = True
+    desk.say(Row("r-0", [905]), sampled_at=40)
+    desk.say(Row("r-0", [19556], LENGTH), sampled_at=50)
+    assert texts.taken == [(3, " world"), (3, " world")]
+    assert [(delta.text, delta.token_ids, delta.num_output_tokens) for delta in desk.deltas] == [
+        ("Hello", [19556], 1),
+        ("Hello", [19556], 3),
+        ("Hello", [19556], 5),
+    ]
+    timing = desk.deltas[-1].timing
+    assert timing is not None
+    assert (timing.first_token_at, timing.last_token_at) == (10, 50)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
+def test_texts_and_deltas_together_are_the_text(desk: Desk, share: float) -> None:
+    rng, parts = random.Random(3), list[str]()
+
+    def take(index: int, text: str) -> bool:
+        is_taken = rng.random() < share
+        if is_taken:
+            parts.append(text)
+        return is_taken
+
+    text = "Été 日本語 🙂 plain words, again " * 5
+    ids = default_tokenizer().encode(text)
+    request = SequenceRequest("r-0", 0, [504], SamplingParams(), lambda delta: parts.append(delta.text))
+    desk.processor.register(request._replace(text_sink=take))
+    for token_id in ids:
+        desk.say(Row("r-0", [token_id]))
+    assert "".join(parts) == text
+
+
+@pytest.mark.parametrize(
+    "params", [{"stop": ["x"]}, {"detokenize": False}, {"interval": 2}, {"max_tokens": 0}], ids=str
+)
+def test_no_text_is_offered_where_more_than_it_may_matter(desk: Desk, params: dict[str, Any]) -> None:
+    texts = Texts()
+    register_with(desk, texts, **params)
+    for _ in range(4):
+        desk.say(Row("r-0", [19556]))
+    assert texts.taken == []
+
+
+def test_rows_of_every_kind_may_come_together(desk: Desk) -> None:
+    for name in ("a", "b", "c", "d"):
+        desk.register(name)
+        desk.say(Row(name, [19556]))
+    desk.deltas.clear()
+    desk.say(Row("b", [905]), Row("a", [], ABORT), Row("c", [905, 19556]), Row("d", [905], LENGTH), Row("e", [1]))
+    assert [(delta.request_id, delta.text, delta.finish_reason) for delta in desk.deltas] == [
+        ("b", " world", None),
+        ("a", "", "abort"),
+        ("c", " worldHello", None),
+        ("d", " world", "length"),
+    ]
+    assert desk.processor.num_unknown_rows == 1

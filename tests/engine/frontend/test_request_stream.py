@@ -164,3 +164,26 @@ async def test_nothing_overtakes_a_delta_that_was_not_taken() -> None:
     await asyncio.wait({reading})
     queue.put(delta(1))
     assert (len(taker.taken), queue.num_waiting) == (1, 1)
+
+
+@in_loop
+async def test_a_text_is_taken_only_while_it_is_waited_for_and_nothing_lies_before() -> None:
+    queue, taker, texts = DeltaQueue(1), Taker(), list[tuple[int, str]]()
+    assert not queue.put_text(0, "nobody takes texts")
+
+    def take(index: int, text: str) -> bool:
+        texts.append((index, text))
+        return True
+
+    queue.take_text = take
+    assert not queue.put_text(0, "nobody waits")
+    reading = asyncio.create_task(taker.read_all(queue))
+    await asyncio.sleep(0)
+    assert queue.put_text(0, "taken")
+    queue.put(delta())
+    assert not queue.put_text(0, "behind a delta")
+    await asyncio.sleep(0)
+    assert queue.put_text(0, "taken again")
+    assert texts == [(0, "taken"), (0, "taken again")]
+    reading.cancel()
+    await asyncio.wait({reading})

@@ -26,6 +26,7 @@ def test_host_0_serves_and_the_others_are_headless() -> None:
     [
         ({"nnodes": 2, "pipeline_parallel_size": 2}, "several hosts need a cluster key"),
         ({"nnodes": 2, "pipeline_parallel_size": 3}, "--nnodes 2 does not divide the 3 ranks"),
+        ({"nnodes": 2}, "--nnodes 2 does not divide the 1 rank of --tensor-parallel-size"),
         ({"nnodes": 2, "node_rank": 2, "pipeline_parallel_size": 2}, "--node-rank 2 is not below --nnodes 2"),
         (
             {"nnodes": 2, "pipeline_parallel_size": 2, "distributed_executor_backend": "ray"},

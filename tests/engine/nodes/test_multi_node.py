@@ -236,7 +236,7 @@ def test_the_agent_outlives_an_engine_and_serves_the_next(agent: StartAgent, hos
     following = host(replace(config, generation=1))
     following.initialize()
     assert run(following, plan_for("a")) == FakeExecutor(8).run(plan_for("a"))
-    other.wait_said("host 0 has come (generation 1)")
+    other.wait_said("connected to host 0 (engine restart 1)")
 
 
 def test_an_agent_that_is_told_to_ends_with_its_ranks(agent: StartAgent, host: StartHost) -> None:

@@ -23,3 +23,9 @@ def test_one_vector_is_compared_with_all_or_each_with_its_own() -> None:
     x, y = np.array([1, 0], np.float32), np.array([0, 2], np.float32)
     assert cosines([x], [x, y, -x]) == [1.0, 0.0, -1.0]
     assert cosines([x, y], [y, y]) == [0.0, 1.0]
+
+
+def test_rounding_makes_nothing_more_alike_than_itself() -> None:
+    vectors = list(np.random.default_rng(0).normal(size=(200, 7)).astype(np.float32))
+    assert max(cosines(vectors, vectors)) == 1.0
+    assert min(cosines(vectors, [-vector for vector in vectors])) == -1.0

@@ -12,6 +12,7 @@ from vllm_obs.engine.sampling.constraints import (
     allow_only,
     apply_bitmask,
     banned_by_bad_words,
+    tokens_of,
 )
 
 INF = float("inf")
@@ -96,6 +97,14 @@ def test_tokens_beyond_a_narrow_bitmask_are_not_allowed() -> None:
     assert possible(logits[0]) == list(range(32))
 
 
+def test_the_allowed_tokens_of_a_mask_are_found_in_order() -> None:
+    random = np.random.default_rng(3)
+    for share in (0.0, 0.01, 0.5, 1.0):
+        is_allowed = random.random(128) < share
+        words = np.packbits(is_allowed, bitorder="little").view(np.int32)
+        assert tokens_of(words, 100).tolist() == np.flatnonzero(is_allowed[:100]).tolist()
+
+
 @pytest.mark.parametrize("vocab_size", [1, 31, 32, 100, 512])
 @pytest.mark.parametrize("num_words", [1, 4, 16])
 def test_the_kernel_and_torch_do_the_same(
@@ -103,6 +112,7 @@ def test_the_kernel_and_torch_do_the_same(
 ) -> None:
     random = np.random.default_rng(vocab_size)
     bitmask = random.integers(-(2**31), 2**31, (3, num_words)).astype(np.int32)
+    bitmask[random.random(bitmask.shape) < 0.6] = -1
     first = torch.from_numpy(random.normal(size=(4, vocab_size)).astype(np.float32))
     second = first.clone()
     apply_bitmask(first, [3, 0, 2], bitmask)

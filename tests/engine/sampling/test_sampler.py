@@ -10,7 +10,7 @@ import torch
 from vllm_obs.engine import faults
 from vllm_obs.engine.messages import SamplingSpec
 from vllm_obs.engine.plan import GrammarMasks
-from vllm_obs.engine.sampling import choice
+from vllm_obs.engine.sampling import choice, edits
 from vllm_obs.engine.sampling.columns import SamplingBatch
 from vllm_obs.engine.sampling.sampler import sample
 
@@ -141,6 +141,49 @@ def test_grammar_masks_reach_their_rows_and_others_are_free(make_batch: BatchMak
     (_, raw), *_ = sampled.logprobs
     assert raw.token_ids[0].tolist() == [100, best[0]]
     assert raw.logprobs[0, 0] == pytest.approx(torch.log_softmax(logits[0], -1)[100].item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("max_few_words", [0, 8, 100])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.98])
+def test_a_mask_chooses_as_if_other_tokens_were_impossible(
+    make_batch: BatchMaker, share: float, max_few_words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edits, "MAX_FEW_WORDS", max_few_words)
+    specs = list(FEATURES.values())
+    prompts, outputs = histories(len(specs))
+    logits, batch = random_logits(len(specs)), make_batch(specs, VOCAB, prompts, outputs)
+    is_allowed = np.random.default_rng(2).random((len(specs), -(-VOCAB // 32) * 32)) < share
+    is_allowed[:, [3, 50, 599]] = True
+    bitmask = np.packbits(is_allowed, axis=1, bitorder="little").view(np.int32)
+    by_hand = torch.where(torch.from_numpy(is_allowed[:, :VOCAB]), logits, -torch.inf)
+    expected = sample(by_hand, batch, None)
+    sampled = sample(logits, batch, GrammarMasks(batch.request_ids[::-1], bitmask[::-1]))
+    assert (sampled.token_ids, sampled.failed) == (expected.token_ids, [])
+
+
+@pytest.mark.parametrize("max_few_words", [0, 100])
+def test_a_mask_without_a_possible_token_fails_its_row_alone(
+    make_batch: BatchMaker, max_few_words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edits, "MAX_FEW_WORDS", max_few_words)
+    specs = [spec for spec in (SamplingSpec(temperature=0.0), SamplingSpec(seed=1)) for _ in range(3)]
+    logits = torch.zeros(6, VOCAB)
+    logits[1::3, 7] = -torch.inf
+    words = np.zeros((6, 19), np.int32)
+    words[:, 0] = [0, 1 << 7, 1 << 9] * 2
+    batch = make_batch(specs, VOCAB)
+    sampled = sample(logits, batch, GrammarMasks(batch.request_ids, words))
+    assert sampled.token_ids == [-1, -1, 9] * 2
+    assert [(name, reason) for name, reason, _ in sampled.failed] == [
+        (f"r{row}", "invalid_value") for row in (0, 1, 3, 4)
+    ]
+
+
+def test_a_mask_that_is_too_short_allows_no_token_beyond_it(make_batch: BatchMaker) -> None:
+    logits = torch.arange(2.0 * VOCAB).reshape(2, VOCAB)
+    specs = [SamplingSpec(temperature=0.0), SamplingSpec(seed=1)]
+    masks = GrammarMasks(["r0", "r1"], np.array([[1 << 5], [1 << 6]], np.int32))
+    assert sample(logits, make_batch(specs, VOCAB), masks).token_ids == [5, 6]
 
 
 def test_a_grammar_that_only_allows_the_end_comes_before_min_tokens(make_batch: BatchMaker) -> None:

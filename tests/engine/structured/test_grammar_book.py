@@ -24,7 +24,7 @@ class Pattern:
     def begin(self) -> None:
         pass
 
-    def write_mask(self, words: npt.NDArray[np.int32]) -> None:
+    def write_mask(self, words: npt.NDArray[np.int32], address: int) -> None:
         if self._error is not None:
             raise self._error
         words[:] = self._word

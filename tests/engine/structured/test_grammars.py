@@ -14,6 +14,7 @@ from llguidance import LLTokenizer
 
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.structured.compiler import MAX_KEPT, GrammarCompiler, build_matcher
+from vllm_obs.engine.structured.params import MAX_TEXT_DEPTH
 from vllm_obs.engine.structured.params import StructuredOutputsParams as Params
 
 PERSON = {
@@ -23,6 +24,19 @@ PERSON = {
     "additionalProperties": False,
 }
 TAGS = {"structures": [{"begin": "<f=a>", "schema": PERSON, "end": "</f>"}], "triggers": ["<f="]}
+
+
+def _endless() -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "array"}
+    schema["items"] = schema
+    return schema
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
 
 
 def accepts(tokens: LLTokenizer, params: Params, text: str) -> bool:
@@ -39,6 +53,7 @@ def accepts(tokens: LLTokenizer, params: Params, text: str) -> bool:
         (Params(json=json.dumps(PERSON)), '{"name":"Ada","age":36}', '{"name":"Ada"}'),
         (Params(json=PERSON, disable_any_whitespace=True), '{"name":"Ada","age":36}', '{"name": "Ada","age":36}'),
         (Params(json=True), "[1, null]", "[1, nul]"),
+        (Params(json=json.dumps(_nested(MAX_TEXT_DEPTH - 1))), "[" * 63 + '"a"' + "]" * 63, '"a"'),
         (Params(json_object=True), '{"a": [1]}', "[1]"),
         (Params(regex="[0-9]{3}-[a-z]+"), "123-abc", "123-"),
         (Params(choice=["yes", "no", 'a "quote"\n']), 'a "quote"\n', "maybe"),
@@ -53,13 +68,6 @@ def test_a_grammar_allows_what_it_says_and_nothing_else(
     tokens: LLTokenizer, params: Params, good: str, bad: str
 ) -> None:
     assert (accepts(tokens, params, good), accepts(tokens, params, bad)) == (True, False)
-
-
-def _nested(depth: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string"}
-    for _ in range(depth):
-        schema = {"type": "array", "items": schema}
-    return schema
 
 
 @pytest.mark.parametrize(
@@ -82,9 +90,13 @@ def _nested(depth: int) -> dict[str, Any]:
         (Params(json={"enum": ["x" * 1000] * 400}), "characters"),
         (Params(json=_nested(300)), "cannot be used"),
         (Params(json=_nested(10_000)), "cannot be written"),
+        (Params(json=_endless()), "cannot be written"),
+        (Params(json=json.dumps(_nested(MAX_TEXT_DEPTH))), "json is nested deeper than 64 levels"),
+        (Params(json='{"items":' * 20_000), "json is nested deeper than 64 levels"),
+        (Params(structural_tag="[" * 66 + "]" * 66), "structural_tag is nested deeper than 64 levels"),
         (Params(grammar="start: start"), "nothing can match it"),
         (Params(grammar="::="), "cannot be"),
-        (Params(structural_tag={"type": "structural_tag", "format": {}}), "needs structures and triggers"),
+        (Params(structural_tag={"type": "structural_tag"}), "needs a format, or structures and triggers"),
         (Params(structural_tag={**TAGS, "triggers": ["<g"]}), "begins with none of the triggers"),
     ],
 )

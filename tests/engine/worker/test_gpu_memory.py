@@ -15,7 +15,7 @@ from vllm_obs.engine.messages import SamplingSpec
 from vllm_obs.engine.plan import ModelRunnerOutput, NewRow, StepPlan
 from vllm_obs.engine.worker import worker as worker_module
 from vllm_obs.engine.worker.device_memory import cuda_cache_budget
-from vllm_obs.engine.worker.gpu_memory import MemoryHeld, OutOfGpuMemoryError, out_of_memory
+from vllm_obs.engine.worker.gpu_memory import MemoryHeld, OutOfGpuMemoryError, is_out_of_memory, out_of_memory
 from vllm_obs.engine.worker.worker import Worker
 
 GIB = 2**30
@@ -51,6 +51,32 @@ def test_the_message_has_the_numbers_who_holds_what_and_the_flags() -> None:
 def test_what_was_asked_for_is_read_from_torchs_words(said: str, asked: str) -> None:
     message = out_of_memory(torch.OutOfMemoryError(said), "here", MemoryHeld(), CARD)
     assert message.startswith(f"out of GPU memory here: {asked} asked for, ")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (torch.OutOfMemoryError("full"), True),
+        (torch.AcceleratorError("CUDA error: out of memory"), True),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (MemoryError("out of memory"), False),
+    ],
+)
+def test_drivers_and_libraries_are_out_of_memory_too(error: Exception, is_full: bool) -> None:
+    assert is_out_of_memory(error) is is_full
+
+
+def test_a_step_whose_kernel_the_driver_has_no_memory_for_has_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = worker_of(monkeypatch, FakeDecoder())
+    worker.initialize_cache(7)
+    worker.config = replace(worker.config, model=replace(worker.config.model, device="cuda"))
+    with (
+        pytest.raises(OutOfGpuMemoryError, match=r"in a step: an unknown amount asked for, 1\.00 GiB of"),
+        worker._in_step(),
+    ):
+        raise RuntimeError("Triton Error [CUDA]: out of memory")
 
 
 class FullDecoder(FakeDecoder):

@@ -12,6 +12,7 @@ from vllm_obs.engine.attention.batch import AttentionBatch
 from vllm_obs.engine.messages import Float32Array, SamplingSpec
 from vllm_obs.engine.model.interface import Progress, unwatched
 from vllm_obs.engine.plan import ModelRunnerOutput, StepPlan
+from vllm_obs.engine.worker.device_port import HostPort
 from vllm_obs.engine.worker.model_runner import ModelRunner
 from vllm_obs.engine.worker.pooler import BROKEN_STATES, Pooler
 from vllm_obs.engine.worker.step_inputs import PoolSpan
@@ -112,17 +113,17 @@ def test_no_logits_are_made_for_vectors(new_driver: NewDriver, fake_model: FakeD
 
 
 def test_states_that_are_not_finite_fail_their_row_and_no_other() -> None:
-    pooler = Pooler()
+    pooler = Pooler(HostPort())
     hidden = torch.tensor([[1.0, 2.0], [float("nan"), 0.0], [3.0, 5.0]])
     good, bad = PoolSpan("good", "mean", 0, 1, 1, True), PoolSpan("bad", "mean", 1, 2, 2, True)
-    pooled, failed = pooler.pool([bad, good], hidden)
+    pooled, failed = pooler.launch([bad, good], hidden).result()
     assert [(name, vector.tolist()) for name, vector in pooled] == [("good", [1.0, 2.0])]
     assert failed == [("bad", "invalid_logits", BROKEN_STATES)]
 
 
 def test_what_is_held_of_a_prompt_goes_when_it_leaves() -> None:
-    pooler = Pooler()
-    pooler.pool([PoolSpan("a", "mean", 0, 2, 9, False), PoolSpan("b", "cls", 0, 1, 9, False)], torch.ones(2, 3))
+    pooler = Pooler(HostPort())
+    pooler.launch([PoolSpan("a", "mean", 0, 2, 9, False), PoolSpan("b", "cls", 0, 1, 9, False)], torch.ones(2, 3))
     assert pooler.num_held == 2
     pooler.forget(["a", "b", "unknown"])
     assert pooler.num_held == 0

@@ -33,7 +33,7 @@ class Told:
         make_parser = tool_parser("hermes")
         assert make_parser is not None
         reader = MessageReader(PARSERS["qwen3"](), make_parser([Tool("f", {})]))
-        output = Output(self._emit, TokenSpans(tokenizer()))
+        output = Output(self._emit, TokenSpans(tokenizer(), skips_special=True))
         for piece, is_last in pieces(text, seed):
             ids = tokenizer().encode(piece, add_special_tokens=False)
             output.write(reader.parts(piece, is_last), ids, [{"token": token} for token in ids])
@@ -121,7 +121,7 @@ def test_an_item_that_is_cut_off_keeps_what_it_has() -> None:
 
 
 def test_tokens_are_found_by_their_text_one_piece_after_the_other() -> None:
-    spans = TokenSpans(tokenizer())
+    spans = TokenSpans(tokenizer(), skips_special=True)
     ids = tokenizer().encode("Yes: no, Yes and é\U0001f600", add_special_tokens=False)
     spans.add(ids)
     first, second, last = spans.find("Yes"), spans.find("Yes"), spans.find("é\U0001f600")

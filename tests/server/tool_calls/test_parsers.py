@@ -6,6 +6,7 @@ from itertools import pairwise
 from keyword import iskeyword
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,24 @@ XML = (
     "<parameter=detailed>\nTrue\n</parameter>\n</function>\n</tool_call>"
 )
 XML_CALL = ParsedCall("get_weather", '{"city": "New\\nYork", "days": 3, "detailed": true}')
+
+OPTIONAL = Tool(
+    "look_up",
+    {
+        "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+        "where": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]},
+        "word": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "share": {"type": "number"},
+        "flags": {"anyOf": [{"type": "boolean"}, {"type": "array"}]},
+        "place": {"$ref": "#/$defs/Place"},
+    },
+)
+
+
+def xml(**values: str) -> str:
+    parameters = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in values.items())
+    return f"<tool_call>\n<function=look_up>\n{parameters}</function>\n</tool_call>"
+
 
 CASES: list[tuple[str, str, ParsedReply]] = [
     ("hermes", "plain <b> text\n", ParsedReply("plain <b> text\n", [])),
@@ -63,6 +82,33 @@ CASES: list[tuple[str, str, ParsedReply]] = [
     ),
     ("llama3_json", "Hello {}", ParsedReply("Hello {}", [])),
     ("llama3_json", '{"a": 1}', ParsedReply('{"a": 1}', [])),
+    ("llama3_json", '{"name": "Bob", "age": 3}', ParsedReply('{"name": "Bob", "age": 3}', [])),
+    ("llama3_json", '{"name": "Bob", "age', ParsedReply('{"name": "Bob", "age', [])),
+    ("llama3_json", '{"parameters": {"a": 1}}', ParsedReply('{"parameters": {"a": 1}}', [])),
+    ("llama3_json", '{"parameters": {"a": 1}, "na', ParsedReply('{"parameters": {"a": 1}, "na', [])),
+    (
+        "llama3_json",
+        '{"parameters": {"a": 1}, "name": "f"}',
+        ParsedReply("", [ParsedCall("f", '{"a": 1}')]),
+    ),
+    ("llama3_json", f'{CALL}; {{"name": "Bob"}}', ParsedReply('{"name": "Bob"}', [WANTED])),
+    (
+        "llama3_json",
+        '{"name": "f", "parameters": null}',
+        ParsedReply("", [ParsedCall("f", "{}")]),
+    ),
+    ("llama3_json", '{"name": "f", "parameters": {"a', ParsedReply("", [ParsedCall("f", '{"a')])),
+    ("llama3_json", f"{CALL}\nDone. ", ParsedReply("\nDone. ", [WANTED])),
+    ("llama3_json", f"{CALL};\n", ParsedReply("", [WANTED])),
+    ("llama3_json", f"{CALL} <|python_tag|>{CALL}", ParsedReply("", [WANTED, WANTED])),
+    ("llama3_json", f"{CALL} <|py", ParsedReply(" <|py", [WANTED])),
+    ("llama3_json", f"{CALL} and {CALL}", ParsedReply(f" and {CALL}", [WANTED])),
+    ("llama3_json", '<|python_tag|>{"x":1} y', ParsedReply('<|python_tag|>{"x":1} y', [])),
+    ("llama3_json", ' <|python_tag|> {"name"', ParsedReply(' <|python_tag|> {"name"', [])),
+    ("llama3_json", "<|python_tag|>print(1)", ParsedReply("<|python_tag|>print(1)", [])),
+    ("llama3_json", f'{CALL}; <|python_tag|>{{"x":1}}', ParsedReply('<|python_tag|>{"x":1}', [WANTED])),
+    ("llama3_json", f"{CALL} <|python_tag|>print(1)", ParsedReply(" <|python_tag|>print(1)", [WANTED])),
+    ("llama3_json", f"{CALL}<|python_tag|>", ParsedReply("<|python_tag|>", [WANTED])),
     ("mistral", f"[TOOL_CALLS][{CALL}, {CALL}]", ParsedReply("", [WANTED, WANTED])),
     ("mistral", f"Hm. [TOOL_CALLS] get_weather{ARGUMENTS}", ParsedReply("Hm.", [WANTED])),
     (
@@ -71,6 +117,20 @@ CASES: list[tuple[str, str, ParsedReply]] = [
         ParsedReply("", [WANTED, ParsedCall("g", "{}")]),
     ),
     ("mistral", "[TOOL_", ParsedReply("[TOOL_", [])),
+    ("mistral", '[TOOL_CALLS][{"a": 1}]', ParsedReply('[TOOL_CALLS][{"a": 1}]', [])),
+    ("mistral", '[TOOL_CALLS] [{"arguments": {}}', ParsedReply('[TOOL_CALLS] [{"arguments": {}}', [])),
+    ("mistral", '[TOOL_CALLS][{"name": "f"}]', ParsedReply("", [ParsedCall("f", "{}")])),
+    (
+        "mistral",
+        '[TOOL_CALLS][{"arguments": {"a": 1}, "name": "f"}]',
+        ParsedReply("", [ParsedCall("f", '{"a": 1}')]),
+    ),
+    ("mistral", f'[TOOL_CALLS][{CALL}, {{"a": 1}}] x', ParsedReply('{"a": 1}] x', [WANTED])),
+    ("mistral", f'[TOOL_CALLS][{CALL}, {{"name": 5, "a": 1}}]', ParsedReply('{"name": 5, "a": 1}]', [WANTED])),
+    ("mistral", "[TOOL_CALLS]", ParsedReply("[TOOL_CALLS]", [])),
+    ("mistral", "[TOOL_CALLS][1, 2]", ParsedReply("[TOOL_CALLS][1, 2]", [])),
+    ("mistral", "[TOOL_CALLS][]", ParsedReply("[TOOL_CALLS][]", [])),
+    ("mistral", "A [TOOL_CALLS] {}", ParsedReply("A [TOOL_CALLS] {}", [])),
     (
         "pythonic",
         "[f(a=1, b='x, (y]'), g()]",
@@ -82,17 +142,65 @@ CASES: list[tuple[str, str, ParsedReply]] = [
         ParsedReply("", [ParsedCall("a.b", '{"c": {"d": [true, null]}}')]),
     ),
     ("pythonic", "Hello [f()]", ParsedReply("Hello [f()]", [])),
+    ("pythonic", "[f()]\nDone. \n", ParsedReply("\nDone.", [ParsedCall("f", "{}")])),
+    ("pythonic", "[f(), g(a=", ParsedReply(" g(a=", [ParsedCall("f", "{}")])),
+    ("pythonic", "[f(),\n", ParsedReply("", [ParsedCall("f", "{}")])),
+    ("pythonic", "[]", ParsedReply("[]", [])),
+    ("pythonic", "[] or so", ParsedReply("[] or so", [])),
     ("pythonic", "[1, 2]", ParsedReply("[1, 2]", [])),
     ("pythonic", "[f(__import__('os'))]", ParsedReply("[f(__import__('os'))]", [])),
     ("pythonic", "[f(a=", ParsedReply("[f(a=", [])),
+    ("pythonic", "[f(a=1e999)]", ParsedReply("[f(a=1e999)]", [])),
     ("qwen3_coder", f"Look:\n{XML}\n{XML}", ParsedReply("Look:", [XML_CALL, XML_CALL])),
     ("qwen3_coder", "<function=g></function>", ParsedReply("", [ParsedCall("g", "{}")])),
+    (
+        "qwen3_coder",
+        xml(limit="5", where='{"x": 1}', word="5", share="NaN"),
+        ParsedReply("", [ParsedCall("look_up", '{"limit": 5, "where": {"x": 1}, "word": "5", "share": "NaN"}')]),
+    ),
+    (
+        "qwen3_coder",
+        xml(limit="null", where="null", word="null"),
+        ParsedReply("", [ParsedCall("look_up", '{"limit": null, "where": null, "word": null}')]),
+    ),
+    (
+        "qwen3_coder",
+        xml(flags='["A", True]', share="1e999"),
+        ParsedReply("", [ParsedCall("look_up", '{"flags": "[\\"A\\", True]", "share": "1e999"}')]),
+    ),
+    (
+        "qwen3_coder",
+        xml(flags='["Yes", true]', place='{"x": [1]}'),
+        ParsedReply("", [ParsedCall("look_up", '{"flags": ["Yes", true], "place": {"x": [1]}}')]),
+    ),
+    (
+        "qwen3_coder",
+        xml(flags="TRUE", place="5"),
+        ParsedReply("", [ParsedCall("look_up", '{"flags": true, "place": "5"}')]),
+    ),
     ("qwen3_coder", "a < b", ParsedReply("a < b", [])),
+    ("qwen3_coder", "a <tool_call>no call</tool_call> b", ParsedReply("a <tool_call>no call</tool_call> b", [])),
+    ("qwen3_coder", "a\n<tool_call>\nno c", ParsedReply("a\n<tool_call>\nno c", [])),
+    ("qwen3_coder", "<tool_call>\n<function=f", ParsedReply("<tool_call>\n<function=f", [])),
+    ("qwen3_coder", "a <function=f", ParsedReply("a <function=f", [])),
+    (
+        "qwen3_coder",
+        f"<tool_call><function=>x</function></tool_call>\n{XML}",
+        ParsedReply("<tool_call><function=>x</function></tool_call>", [XML_CALL]),
+    ),
+    ("qwen3_coder", "a <function=></function> b", ParsedReply("a <function=></function> b", [])),
+    ("qwen3_coder", "<function=g></function>\nDone.", ParsedReply("\nDone.", [ParsedCall("g", "{}")])),
+    ("qwen3_coder", "<function=g></function>\n</tool_", ParsedReply("", [ParsedCall("g", "{}")])),
+    (
+        "qwen3_coder",
+        "<tool_call><function=g></function></tool_call> x",
+        ParsedReply(" x", [ParsedCall("g", "{}")]),
+    ),
 ]
 
 
 def read(name: str, pieces: list[str]) -> ParsedReply:
-    parser = tool_parser(name)([WEATHER])
+    parser = tool_parser(name)([WEATHER, OPTIONAL])
     events: list[Event] = [event for piece in pieces for event in parser.feed(piece)]
     return joined([*events, *parser.finish()])
 
@@ -112,6 +220,24 @@ def test_where_a_reply_is_cut_does_not_matter(case: tuple[str, str, ParsedReply]
     name, text, reply = case
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     assert read(name, [text[a:b] for a, b in pairwise(places)]) == reply
+
+
+HALF = "\\ud800"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "call"),
+    [
+        ("hermes", f'<tool_call>{{"name": "f{HALF}", "arguments": {{}}}}</tool_call>', ("f?", "{}")),
+        ("hermes", f'<tool_call>{{"name": "f", "arguments": "[\\"{HALF}\\"]"}}</tool_call>', ("f", f'["{HALF}"]')),
+        ("pythonic", f"[f(a='é{HALF}')]", ("f", f'{{"a": "é{HALF}"}}')),
+        ("qwen3_coder", xml(where=f'["é{HALF}"]'), ("look_up", f'{{"where": ["é{HALF}"]}}')),
+    ],
+)
+def test_half_a_surrogate_pair_can_be_sent(name: str, text: str, call: tuple[str, str]) -> None:
+    reply = read(name, list(text))
+    assert reply.calls == [call]
+    assert orjson.dumps(list(reply.calls[0]))
 
 
 JSON = st.recursive(

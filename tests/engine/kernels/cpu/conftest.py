@@ -19,8 +19,9 @@ if THIS_MACHINE.adds_products:
 
 @cache
 def kernels_for(machine: Machine, stored: str) -> Kernels:
-    """Three query heads to a key head, heads of 32, blocks of 16."""
-    return Kernels(machine, CacheShape(6, 2, 32, 16, stored), ("q4", "q8", stored))
+    """Three query heads to a key head, heads of 32, blocks of 16; whole numbers beside float16 only."""
+    whole = ("int16", "q4", "q8") if stored == "float16" else ()
+    return Kernels(machine, CacheShape(6, 2, 32, 16, stored), (*whole, stored))
 
 
 @pytest.fixture(params=sorted(MACHINES))

@@ -19,6 +19,7 @@ os.environ[INTERPRET] = "1"
 for module in sorted(FOLDER.glob("*.py")):
     import_module(f"vllm_obs.engine.kernels.triton.{module.stem}")
 import_module("fp8_kernels")
+import_module("quick_interpreter").patch_once()
 del os.environ[INTERPRET]
 
 

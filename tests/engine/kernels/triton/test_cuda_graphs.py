@@ -80,8 +80,10 @@ def maker_of(cuda: FakeCuda) -> CudaGraphMaker:
     return CudaGraphMaker(side)
 
 
-def test_work_runs_once_beside_and_is_then_captured_there(cuda: FakeCuda) -> None:
-    graph, result = maker_of(cuda).capture(cuda.work())
+def test_work_is_rehearsed_beside_and_is_then_captured_there(cuda: FakeCuda) -> None:
+    maker = maker_of(cuda)
+    maker.rehearse(cuda.work())
+    graph, result = maker.capture(cuda.work())
     assert graph == "graph"
     assert result.tolist() == [1.0]
     assert cuda.calls == ["side after main", "work on side", "main after side", "begin", "work on side", "end"]

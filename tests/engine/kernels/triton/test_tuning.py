@@ -151,7 +151,7 @@ def test_every_kernel_has_a_workload_whose_entry_is_found() -> None:
         entry = entry_of(each, configs)
         assert entry.kernel == each.kernel
         assert each.launch(configs).config.num_warps == configs.of(*entry).num_warps
-        assert each.num_bytes > 0
+        assert each.launch(configs).work.bytes_of(each.rows) > 0
 
 
 def fake_gpu(timer: FakeCard) -> GpuCard:

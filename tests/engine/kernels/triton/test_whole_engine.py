@@ -19,10 +19,10 @@ from vllm_obs.telemetry.records import StepPlanned, WorkerStep
 
 SHARED = list(range(1, 9))
 REQUESTS = {
-    "greedy": ([3, 4, 5], SamplingSpec(max_tokens=3, temperature=0.0)),
-    "long": ([*SHARED, *range(20, 28)], SamplingSpec(max_tokens=3, temperature=0.8, seed=3)),
-    "shares-a-prefix": ([*SHARED, 7], SamplingSpec(max_tokens=3, top_p=0.8, top_k=12, seed=4)),
-    "penalised": ([9], SamplingSpec(max_tokens=5, temperature=0.0, presence_penalty=1.0, logprobs=2)),
+    "greedy": ([3, 4, 5], SamplingSpec(max_tokens=2, temperature=0.0)),
+    "long": ([*SHARED, *range(20, 25)], SamplingSpec(max_tokens=2, temperature=0.8, seed=3)),
+    "shares-a-prefix": ([*SHARED, 7], SamplingSpec(max_tokens=2, top_p=0.8, top_k=12, seed=4)),
+    "penalised": ([9], SamplingSpec(max_tokens=4, temperature=0.0, presence_penalty=1.0, logprobs=2)),
 }
 
 
@@ -38,7 +38,7 @@ def config_of(model: Path, backend: str) -> VllmConfig:
     return replace(
         config,
         model=replace(config.model, attention_backend=backend, max_model_len=64),
-        cache=replace(config.cache, block_size=4, num_gpu_blocks_override=7),
+        cache=replace(config.cache, block_size=4, num_gpu_blocks_override=6),
         scheduler=replace(config.scheduler, max_num_seqs=4, max_num_batched_tokens=12),
     )
 
@@ -70,7 +70,7 @@ class Run:
         for name, count, ending in zip(
             message.request_ids, message.num_new_tokens, message.finish_reasons, strict=True
         ):
-            self.tokens.setdefault(name, []).extend(message.new_token_ids[begin : begin + count].tolist())
+            self.tokens.setdefault(name, []).extend(message.new_token_ids[begin : begin + count])
             self.endings[name] = ending
             begin += count
 
