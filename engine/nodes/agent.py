@@ -90,10 +90,12 @@ class Agent:
     def _serve_once_taken(self, wait_seconds: float) -> Event | None:
         """As `_serve`, but a refusal that is not final is one only when the time is over."""
         deadline = time.monotonic() + wait_seconds
+        refusal: Refused | None = None
         while True:
-            end = self._serve(deadline - time.monotonic())
+            end = self._serve(deadline - time.monotonic()) or refusal
             if not isinstance(end, Refused) or end.is_final or time.monotonic() + RETRY_SECONDS >= deadline:
                 return end
+            refusal = end
             _logger.warning("host 0 does not take this host yet: %s", end.cause)
             if (order := self._next_event(RETRY_SECONDS)) is not None:
                 return order

@@ -18,16 +18,20 @@ from vllm_obs.telemetry.recorder import NullRecorder
 
 FOR_NOW = Refused("Node_1 is there already", is_final=False)
 
-MakeAgent = Callable[[list[Event], float], Agent]
+SILENCE = None
+
+MakeAgent = Callable[[list[Event | None], float], Agent]
 
 
 class FakeSession:
-    """A connection to which the next of `script` happens at once; the last happens to all that follow."""
+    """A connection to which the next of `script` happens at once, nothing for SILENCE; the last stands for all that follow."""
 
-    script: list[Event]
+    script: list[Event | None]
 
     def __init__(self, endpoint: str, keys: ClusterKeys, identity: AgentIdentity, events: Events) -> None:
-        events.put(self.script.pop(0) if len(self.script) > 1 else self.script[0])
+        event = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if event is not SILENCE:
+            events.put(event)
 
     def close(self) -> None:
         return
@@ -41,7 +45,7 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MakeAgent]
     monkeypatch.setattr(agent, "RETRY_SECONDS", 0.05)
     made: list[Agent] = []
 
-    def agent_of(script: list[Event], node_timeout: float = 20.0) -> Agent:
+    def agent_of(script: list[Event | None], node_timeout: float = 20.0) -> Agent:
         monkeypatch.setattr(FakeSession, "script", script, raising=False)
         config = cluster_config(node_timeout=node_timeout)
         config = replace(config, parallel=replace(config.parallel, node_rank=1), run_dir=str(tmp_path))
@@ -61,6 +65,12 @@ def test_a_refusal_for_now_is_told_when_the_time_is_over(make: MakeAgent) -> Non
     with pytest.raises(StartupError, match=r"did not take this host in 0.3 s: Node_1 is there already") as raised:
         make([FOR_NOW], 0.3).run()
     assert raised.value.exit_code == 70
+
+
+def test_the_last_refusal_is_told_when_the_next_answer_is_late(make: MakeAgent) -> None:
+    agent_of = make([FOR_NOW, SILENCE], 0.3)
+    with pytest.raises(StartupError, match=r"did not take this host in 0.3 s: Node_1 is there already"):
+        agent_of.run()
 
 
 def test_a_final_refusal_is_the_end(make: MakeAgent) -> None:
