@@ -92,7 +92,9 @@ class Agent:
         deadline = time.monotonic() + wait_seconds
         refusal: Refused | None = None
         while True:
-            end = self._serve(deadline - time.monotonic()) or refusal
+            end = self._serve(deadline - time.monotonic())
+            if end is None:
+                end = refusal
             if not isinstance(end, Refused) or end.is_final or time.monotonic() + RETRY_SECONDS >= deadline:
                 return end
             refusal = end

@@ -24,7 +24,7 @@ MakeAgent = Callable[[list[Event | None], float], Agent]
 
 
 class FakeSession:
-    """A connection to which the next of `script` happens at once, nothing for SILENCE; the last stands for all that follow."""
+    """A connection to which the next of `script` happens at once, nothing for SILENCE; the last repeats itself."""
 
     script: list[Event | None]
 
