@@ -4,7 +4,9 @@
         --concurrency 1 8 32 --rounds 3 --duration 20 [--random-prefix-len 512] [--pid ours=1234 vllm=1235]
 
 In each round each server is measured once, the order turning from round to round, so that what else the machine
-does meets them alike. Printed are medians and ranges over the rounds; a ratio is taken within its round first.
+does meets them alike. A round lasts until its last stream has ended; "while all run" is the rate of the seconds before
+that, in which each stream that ended was followed by another. Printed are medians and ranges over the rounds; a ratio is
+taken within its round first.
 With `--pid` of a server's first process, the CPU time a token by the titles of its processes.
 """
 
@@ -19,7 +21,7 @@ from typing import NamedTuple
 import psutil
 
 from vllm_obs.cli.bench.command import measure
-from vllm_obs.cli.bench.figures import latencies, percentile, throughput
+from vllm_obs.cli.bench.figures import latencies, loaded_rate, percentile, throughput
 from vllm_obs.cli.bench.options import BenchOptions
 
 PERCENT_OF_MEDIAN, PERCENT_OF_TAIL = 50, 99
@@ -29,6 +31,8 @@ class Figures(NamedTuple):
     """One server under one load, once. Times in milliseconds."""
 
     tokens_per_second: float
+    loaded_tokens_per_second: float
+    """While all streams ran: without the end of the round, in which no request is sent any more."""
     ttft: float
     ttft_p99: float
     itl: float
@@ -67,6 +71,7 @@ class Server:
         num_tokens = max(1, whole.num_output_tokens)
         return Figures(
             whole.per_second(whole.num_output_tokens),
+            loaded_rate(report.outcomes, options.duration or whole.duration_seconds),
             percentile(waits.ttft, PERCENT_OF_MEDIAN),
             percentile(waits.ttft, PERCENT_OF_TAIL),
             percentile(waits.itl, PERCENT_OF_MEDIAN),
@@ -115,6 +120,7 @@ def _print(concurrency: int, found: dict[str, list[Figures]]) -> None:
     for name, rounds in found.items():
         columns = {
             "tokens/s": [figures.tokens_per_second for figures in rounds],
+            "while all run": [figures.loaded_tokens_per_second for figures in rounds],
             "TTFT ms": [figures.ttft for figures in rounds],
             "p99": [figures.ttft_p99 for figures in rounds],
             "ITL ms": [figures.itl for figures in rounds],
@@ -126,8 +132,12 @@ def _print(concurrency: int, found: dict[str, list[Figures]]) -> None:
         if name != first:
             pairs = list(zip(found[first], rounds, strict=True))
             faster = [ours.tokens_per_second / other.tokens_per_second for ours, other in pairs]
+            loaded = [ours.loaded_tokens_per_second / other.loaded_tokens_per_second for ours, other in pairs]
             sooner = [ours.ttft / other.ttft for ours, other in pairs if other.ttft]
-            print(f"  {first} / {name}: tokens/s {_spread(faster, 2)}, TTFT {_spread(sooner, 2)}")
+            ratios = {"tokens/s": faster, "while all run": loaded, "TTFT": sooner}
+            print(
+                f"  {first} / {name}:", ", ".join(f"{label} {_spread(each, 2)}" for label, each in ratios.items())
+            )
         for title in rounds[-1].cpu_ms_by_title:
             values = [figures.cpu_ms_by_title.get(title, 0.0) for figures in rounds]
             print(f"  {'':12} {title}: {_spread(values, 3)} ms CPU a token")

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from vllm_obs.cli.bench.figures import deviation, latencies, mean, percentile, throughput
+from vllm_obs.cli.bench.figures import deviation, latencies, loaded_rate, mean, percentile, throughput
 from vllm_obs.cli.bench.load import Outcome
 from vllm_obs.cli.bench.options import BenchOptions
 from vllm_obs.cli.bench.report import Report
@@ -48,6 +48,12 @@ def test_throughput_counts_finished_requests() -> None:
 )
 def test_goodput_keeps_to_every_objective(objectives: tuple[tuple[str, float], ...], num_good: int) -> None:
     assert throughput(OUTCOMES, objectives).num_good == num_good
+
+
+def test_the_rate_while_all_run_counts_a_chunk_as_its_part_of_the_tokens() -> None:
+    """Of the first 300 ms: all three tokens of the first, and one of three chunks of the second's five."""
+    assert loaded_rate(OUTCOMES, 0.3) == pytest.approx((3 + 5 / 3) / 0.3)
+    assert loaded_rate([], 1.0) == 0.0
 
 
 def test_one_token_has_no_time_per_output_token() -> None:
