@@ -4,9 +4,9 @@
         --concurrency 1 8 32 --rounds 3 --duration 20 [--random-prefix-len 512] [--pid ours=1234 vllm=1235]
 
 In each round each server is measured once, the order turning from round to round, so that what else the machine
-does meets them alike. A round lasts until its last stream has ended; "while all run" is the rate of the seconds before
-that, in which each stream that ended was followed by another. Printed are medians and ranges over the rounds; a ratio is
-taken within its round first.
+does meets them alike. A round lasts until its last stream has ended; "while all run" is the rate of the seconds
+before that, in which each stream that ended was followed by another. Printed are medians and ranges over the
+rounds; a ratio is taken within its round first.
 With `--pid` of a server's first process, the CPU time a token by the titles of its processes.
 """
 

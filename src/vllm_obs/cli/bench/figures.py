@@ -83,18 +83,15 @@ def throughput(outcomes: Sequence[Outcome], objectives: Sequence[tuple[str, floa
 def loaded_rate(outcomes: Sequence[Outcome], seconds: float) -> float:
     """Output tokens a second of the first `seconds`, in which a closed loop sends a request for each that ends.
 
-    Afterwards ever fewer run: a server whose streams end one after the other is busy with the rest for longer than one
-    whose streams end together. A chunk counts as its part of the reply's tokens.
+    Afterwards ever fewer run: a server whose streams end one after the other is busy with the rest for longer than
+    one whose streams end together. A chunk counts as its part of the reply's tokens.
     """
     begun_at = min((outcome.due_at for outcome in outcomes), default=0)
     end = begun_at + round(seconds * _SECOND)
-    count = math.fsum(
-        sum(moment <= end for moment in outcome.token_moments)
-        / len(outcome.token_moments)
-        * outcome.num_output_tokens
-        for outcome in outcomes
-        if outcome.token_moments
-    )
+    count = 0.0
+    for outcome in outcomes:
+        if moments := outcome.token_moments:
+            count += sum(moment <= end for moment in moments) * outcome.num_output_tokens / len(moments)
     return count / seconds
 
 
