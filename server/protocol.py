@@ -1,7 +1,6 @@
 """One HTTP/1.1 connection: uvicorn's protocol with limits and deadlines, and care for half-closed clients."""
 
 import asyncio
-import select
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,11 +12,13 @@ from vllm_obs.server.body_writer import BodyWriter
 from vllm_obs.server.config import Limits
 from vllm_obs.server.connection_room import ConnectionRoom, no_room
 from vllm_obs.server.errors import ApiError
+from vllm_obs.server.half_closed import HalfClosed
 from vllm_obs.server.refused_head import RefusedHead
 from vllm_obs.server.request_id import new_id
+from vllm_obs.server.request_parser import RequestParser, ambiguity, too_large
 
-PROBE_AFTER_SECONDS = 0.3
-PROBE_ANSWER_SECONDS = 0.05
+MAX_FRAMING_RATIO = 16
+"""Bytes on the wire for each of a chunked body: a chunk of one byte has six."""
 
 
 class _RefusedHeadError(Exception):
@@ -49,8 +50,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.parser: RequestParser = RequestParser(self)  # type: ignore[assignment]
         self._in_head = True
         self._head_bytes = 0
+        self._bytes_after_head = 0
+        self._body_bytes = 0
         self._head_begun_at = 0
         self._refusal: ApiError | None = None
         self._is_refusal_due = False
@@ -78,9 +82,11 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if self._in_head:
             self._head_bytes += len(data)
+        else:
+            self._bytes_after_head += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > self.limits.max_head_bytes and self._refusal is None:
-            self._refuse(self._too_large())
+        if self._refusal is None:
+            self._bound_head_and_framing()
         self._rearm_keep_alive()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
@@ -90,7 +96,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self.transport.get_extra_info("sslcontext") is not None:
             return None  # TLS knows no half-closed connection
         self.cycle.keep_alive = False
-        self.loop.call_later(PROBE_AFTER_SECONDS, self._probe)
+        HalfClosed(self).start()
         return True
 
     def pause_writing(self) -> None:
@@ -110,6 +116,7 @@ class HttpProtocol(HttpToolsProtocol):
         """A new head begins."""
         super().on_message_begin()
         self._in_head = True
+        self._bytes_after_head = self._body_bytes = 0
         self._head_begun_at = time.monotonic_ns()
         self._start_head_timer()
         if self.cycle is None or self.cycle.response_complete:
@@ -119,26 +126,40 @@ class HttpProtocol(HttpToolsProtocol):
         """Collect the target, up to its limit."""
         super().on_url(url)
         if len(self.url) > self.limits.max_url_bytes:
-            self._stop_parser(self._too_large())
+            self._stop_parser(too_large(self.limits, getattr(self, "url", b"")))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect a header. One that comes after the body is left out: nobody looks at it any more."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Collect a part of the body."""
+        self._body_bytes += len(body)
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """Start the request, unless its head is too large."""
+        """Start the request, unless its head is too large or can be read in two ways."""
         head_bytes = sum(len(name) + len(value) + 4 for name, value in self.headers)
         if head_bytes > self.limits.max_head_bytes or len(self.headers) > self.limits.max_num_headers:
-            self._stop_parser(self._too_large())
+            self._stop_parser(too_large(self.limits, getattr(self, "url", b"")))
+        if fault := ambiguity(self.headers):
+            self._stop_parser(ApiError(fault, "invalid_http", closes=True))
         self._in_head = False
         self._head_bytes = 0
         self._stop_head_timer()
         self.scope["state"]["received_at"] = self._head_begun_at
         is_spare = self.scope["state"]["is_spare"] = self.room.is_spare(self, len(self.connections))
         super().on_headers_complete()
-        if is_spare:  # others want its place
+        if is_spare or self.scope["method"] == "CONNECT":  # others want its place; what follows is no HTTP
             self.cycle.keep_alive = False
         self.scope["state"]["written"] = partial(self._written, self.cycle)
         self.scope["state"]["body_writer"] = BodyWriter(self.cycle)
 
     def on_message_complete(self) -> None:
         """The whole request is here: from now on the client waits for us."""
+        if self.parser.is_at_upgrade():
+            return
         super().on_message_complete()
         if not self.cycle.response_complete:
             self.room.is_busy(self)
@@ -186,17 +207,24 @@ class HttpProtocol(HttpToolsProtocol):
             self._refusal or ApiError("this is not a valid HTTP/1.1 request", "invalid_http", closes=True)
         )
 
+    def _bound_head_and_framing(self) -> None:
+        """Refuse a head, or what is around a body (chunk sizes, their extensions, trailers), beyond its limit."""
+        allowed = self.limits.max_head_bytes
+        if self._in_head and self._head_bytes > allowed:
+            self._refuse(too_large(self.limits, getattr(self, "url", b"")))
+        elif not self._in_head and self._bytes_after_head > allowed + MAX_FRAMING_RATIO * self._body_bytes:
+            if self.cycle.response_complete:
+                self.transport.close()
+            else:
+                self._refuse(too_large(self.limits, getattr(self, "url", b"")))
+
+    def refuse_early_end(self) -> None:
+        """The client is there, but sends no more of its body."""
+        self._refuse(ApiError("the connection was closed before the end of the body", "invalid_http", closes=True))
+
     def _stop_parser(self, refusal: ApiError) -> None:
         self._refusal = refusal
         raise _RefusedHeadError
-
-    def _too_large(self) -> ApiError:
-        limits = self.limits
-        if len(getattr(self, "url", b"")) > limits.max_url_bytes:
-            message = f"the request target is longer than {limits.max_url_bytes} bytes"
-            return ApiError(message, "too_large", status=414, closes=True)
-        message = f"the headers are over {limits.max_head_bytes} bytes or {limits.max_num_headers} fields"
-        return ApiError(message, "too_large", status=431, closes=True)
 
     def _refuse(self, error: ApiError) -> None:
         """Answer without the application, and close; after what was asked before has been answered."""
@@ -266,24 +294,3 @@ class HttpProtocol(HttpToolsProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
-
-    def _probe(self) -> None:
-        """Send something harmless to a client that closed its sending half."""
-        cycle = self.cycle
-        if cycle.response_complete or cycle.disconnected or self.pipeline or self.transport.is_closing():
-            return
-        state = cycle.scope.get("state", {})
-        if cycle.response_started and "probe_frame" in state:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(state["probe_frame"]), state["probe_frame"]))
-        elif not cycle.response_started and cycle.scope["http_version"] == "1.1":
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self.loop.call_later(PROBE_ANSWER_SECONDS, self._abort_if_reset)
-
-    def _abort_if_reset(self) -> None:
-        """After end of file nobody reads the socket any more: ask it whether the peer has reset it."""
-        if self.transport.is_closing():
-            return
-        poller = select.poll()
-        poller.register(self.transport.get_extra_info("socket").fileno(), 0)
-        if poller.poll(0):
-            self.transport.abort()
