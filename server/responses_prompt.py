@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.frontend.chat_template import EncodedChat
+from vllm_obs.server.client_names import said_of
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.routes_chat import encode_messages
 from vllm_obs.server.schema_chat import ChatCompletionRequest
@@ -29,9 +30,7 @@ def said_of_own_fields() -> Iterator[None]:
     try:
         yield
     except (ApiError, RequestError) as error:
-        param = error.param and OWN_NAMES.get(error.param, error.param)
-        message = str(error).replace(f"{error.param}: ", f"{param}: ", 1)
-        raise ApiError(message, error.reason, param=param, status=getattr(error, "status", None)) from error
+        raise said_of(error, OWN_NAMES) from error
 
 
 async def encode(api: ApiServer, request: ResponsesRequest, chat: ChatCompletionRequest) -> EncodedChat:

@@ -1,7 +1,7 @@
 """/v1/chat/completions."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from fastapi import APIRouter, Request, Response
@@ -13,7 +13,7 @@ from vllm_obs.server.answer import answer
 from vllm_obs.server.body import read_body
 from vllm_obs.server.chat_reading import ChatReading
 from vllm_obs.server.chat_reply import ChatShape, ShownPrompt
-from vllm_obs.server.errors import ApiError
+from vllm_obs.server.client_names import said_of
 from vllm_obs.server.generation import Call, Generation
 from vllm_obs.server.generation_defaults import parse_generation
 from vllm_obs.server.logprobs import LogprobShapes
@@ -40,7 +40,7 @@ def chat_router(api: ApiServer) -> APIRouter:
         prompt, call.rendered_at = await encode_messages(api, request)
         reading = reading.after(api, prompt)
         shown = ShownPrompt((request.echoed(),), await prompt_text(api, request, prompt))
-        with prompt_is_messages():
+        with prompt_is_messages(request.engine_names()):
             generation = await Generation.submit(api, call, [prompt], reading.params(request, api))
         head = ReplyHead.of(api, http.scope, "chatcmpl", request.object_name(), model)
         shapes = LogprobShapes.of(api, request)
@@ -72,10 +72,9 @@ async def prompt_text(api: ApiServer, request: ChatCompletionRequest, token_ids:
 
 
 @contextmanager
-def prompt_is_messages() -> Iterator[None]:
-    """What the engine has against the prompt is said of the field that it was made from."""
+def prompt_is_messages(names: Mapping[str, str] | None = None) -> Iterator[None]:
+    """What the engine has against the prompt, or a field in `names`, is said of what it was made from."""
     try:
         yield
     except RequestError as error:
-        param = "messages" if error.param == "prompt" else error.param
-        raise ApiError(str(error), error.reason, param=param) from error
+        raise said_of(error, {"prompt": "messages", **(names or {})}) from error

@@ -39,7 +39,7 @@ def chat_batch_router(api: ApiServer) -> APIRouter:
             prompts.append(prompt)
             readings.append(reading.after(api, prompt))
             await asyncio.sleep(0)
-        with prompt_is_messages():
+        with prompt_is_messages(request.engine_names()):
             generation = await Generation.submit(api, call, prompts, reading.params(chats[0], api))
         head = ReplyHead.of(api, http.scope, "chatcmpl", request.object_name(), model)
         shown = ShownPrompt([chat.echoed() for chat in chats])

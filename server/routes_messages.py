@@ -11,6 +11,7 @@ from vllm_obs.server.anthropic_paths import COUNT_TOKENS, MESSAGES
 from vllm_obs.server.anthropic_reply import MessageEvents, MessageHead, whole_message
 from vllm_obs.server.body import read_body
 from vllm_obs.server.chat_reading import ChatReading
+from vllm_obs.server.client_names import said_of
 from vllm_obs.server.disconnect import until_disconnect
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.generation import Call, Generation
@@ -84,7 +85,4 @@ def _own_names() -> Iterator[None]:
     try:
         yield
     except (RequestError, ApiError) as error:
-        param = OWN_NAMES.get(error.param or "", error.param)
-        message = str(error).replace(f"{error.param}: ", f"{param}: ", 1)
-        status = error.status if isinstance(error, ApiError) else None
-        raise ApiError(message, error.reason, param=param, status=status) from error
+        raise said_of(error, OWN_NAMES) from error

@@ -50,6 +50,9 @@ WHOLE = BeforeValidator(whole)
 Whole = Annotated[int, WHOLE]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT), WHOLE]
 
+NumTokens = Annotated[int, Field(ge=1), WHOLE]
+"""How many tokens may be made; the most is the model's length, which the engine knows."""
+
 
 def _refuse(value: Any) -> Any:
     if value is not None:

@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from vllm_obs.engine.frontend.content_form import joined
 from vllm_obs.engine.sampling_params import SamplingParams
-from vllm_obs.server.schema_base import Whole
+from vllm_obs.server.schema_base import NumTokens, Whole
 from vllm_obs.server.schema_sampling import SamplingRequest
 from vllm_obs.server.schema_template import TemplateRequest
 from vllm_obs.server.schema_tools import AllowedToolChoice, NamedToolChoice
@@ -20,8 +20,8 @@ class ChatCompletionRequest(SamplingRequest, TemplateRequest):
 
     operation: ClassVar[str] = "chat"
 
-    max_tokens: Whole | None = None
-    max_completion_tokens: Whole | None = None
+    max_tokens: NumTokens | None = None
+    max_completion_tokens: NumTokens | None = None
     logprobs: bool = False
     top_logprobs: Whole | None = None
     parallel_tool_calls: bool = True
@@ -33,9 +33,6 @@ class ChatCompletionRequest(SamplingRequest, TemplateRequest):
     def _check_fields_together(self) -> "ChatCompletionRequest":
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs", "is only allowed together with logprobs=true")
-        for name in ("max_tokens", "max_completion_tokens"):
-            if getattr(self, name) == 0:
-                raise invalid(name, "should be at least 1, got 0")
         self.check_stream_fields()
         return self
 
@@ -59,6 +56,11 @@ class ChatCompletionRequest(SamplingRequest, TemplateRequest):
         if use.schema is not None and self.asked_form():
             raise invalid(self.asked_form(), "excludes a tool_choice that leaves nothing but calls")
         return use
+
+    def engine_names(self) -> dict[str, str]:
+        """By what the engine calls a field, what it was sent as."""
+        names = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+        return names if self.top_logprobs is None else {**names, "logprobs": "top_logprobs"}
 
     def params(self) -> SamplingParams:
         """The engine's parameters; max_completion_tokens wins over its older name."""

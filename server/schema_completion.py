@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from vllm_obs.engine.sampling_params import SamplingParams
+from vllm_obs.server.errors import ApiError
 from vllm_obs.server.schema_base import Whole
 from vllm_obs.server.schema_sampling import SamplingRequest
 from vllm_obs.server.validation import invalid
@@ -58,8 +59,11 @@ class CompletionRequest(SamplingRequest):
             raise invalid("best_of", f"should be at least n={self.n}, got {self.best_of}")
         if self.best_of is not None and self.best_of > self.n:
             raise invalid("best_of", "only the value of n is supported", "unsupported")
-        if self.max_tokens == 0 and not self.echo:
-            raise invalid("max_tokens", "0 is only useful together with echo")
+        if self.max_tokens < 1 and not (self.max_tokens == 0 and self.echo):
+            least = "at least 0 with echo" if self.echo else "at least 1 without echo"
+            raise ApiError(
+                f"max_tokens must be {least}, got {self.max_tokens}.", "invalid_value", param="max_tokens"
+            )
         self.check_stream_fields()
         return self
 

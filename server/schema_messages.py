@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_base import MAX_LABEL_CHARS, Count, StrictModel, Strings, Text, Whole
+from vllm_obs.server.schema_base import MAX_LABEL_CHARS, NumTokens, StrictModel, Strings, Text, Whole
 from vllm_obs.server.schema_chat_messages import check_messages
 from vllm_obs.server.schema_messages_blocks import MAX_BLOCKS, Blocks, Texts
 from vllm_obs.server.schema_messages_tools import (
@@ -91,7 +91,7 @@ class ConversationRequest(StrictModel):
 class MessagesRequest(ConversationRequest):
     """A conversation in, the next message out."""
 
-    max_tokens: Count
+    max_tokens: NumTokens
     temperature: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
     top_p: float = 1.0
     top_k: Whole = 0

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from vllm_obs.server.schema_base import MAX_COUNT, WHOLE, Count, StrictModel, Text, Unsupported
+from vllm_obs.server.schema_base import MAX_COUNT, WHOLE, Count, NumTokens, StrictModel, Text, Unsupported
 from vllm_obs.server.schema_chat import ChatCompletionRequest
 from vllm_obs.server.schema_responses_items import Input
 from vllm_obs.server.schema_responses_tools import FunctionTools, TextOptions, ToolChoice
@@ -75,7 +75,7 @@ class ResponsesRequest(SamplingRequest):
     store: bool = True
     background: bool = False
     metadata: Metadata | None = None
-    max_output_tokens: Count | None = None
+    max_output_tokens: NumTokens | None = None
     max_tool_calls: Count | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_COUNT), WHOLE] | None = None
     include: Annotated[list[Includable], Field(max_length=MAX_INCLUDES, fail_fast=True)] = Field(

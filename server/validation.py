@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from vllm_obs.engine.errors import Reason
+from vllm_obs.engine.errors import shown as shown_value
 from vllm_obs.server.errors import ApiError, shown
 from vllm_obs.server.field_names import field_names
 from vllm_obs.server.json_document import JsonObject, parse_object
@@ -24,6 +25,13 @@ OWN_REASONS: dict[str, Reason] = {
     "too_many_sequences": "too_many_sequences",
 }
 """Error types raised by our own validators that are reasons themselves; all others are invalid_value."""
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "greater than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+}
+"""By the type of an error the key of its bound, and what is said of it."""
 _OBJECT = re.compile(r"a valid dictionary or (?:object|instance of \w+)|a valid dictionary")
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -68,15 +76,25 @@ def _validate(kind: type[Model], document: JsonObject) -> Model:
 
 def _as_api_error(error: ValidationError, known: frozenset[str]) -> ApiError:
     """Names that the client chose are shown in the first line only: together they could be long."""
-    details = error.errors(include_url=False, include_input=False)
-    lines = [f"{_path(detail['loc'])}: {_sentence(detail)}" for detail in details[:1]]
+    details = error.errors(include_url=False)
+    lines = [_line(_path(detail["loc"]), detail) for detail in details[:1]]
     for detail in details[1:MAX_LISTED_ERRORS]:
         location = [part if isinstance(part, int) or part in known else "…" for part in detail["loc"]]
-        lines.append(f"{_path(location)}: {_sentence(detail)}")
+        lines.append(_line(_path(location), detail))
     if len(details) > MAX_LISTED_ERRORS:
         lines.append(f"and {len(details) - MAX_LISTED_ERRORS} more")
     first = details[0]
+    if len(details) == 1 and first["type"] in _BOUNDS:
+        lines[0] += "."
     return ApiError("; ".join(lines), OWN_REASONS.get(first["type"], "invalid_value"), param=_param(first["loc"]))
+
+
+def _line(path: str, detail: ErrorDetails) -> str:
+    """What is wrong with a field; a number beyond its bound in the words that the engine has for it."""
+    if (bound := _BOUNDS.get(detail["type"])) is not None:
+        key, words = bound
+        return f"{path} must be {words} {detail['ctx'][key]}, got {shown_value(detail['input'])}"
+    return f"{path}: {_sentence(detail)}"
 
 
 def _sentence(detail: ErrorDetails) -> str:

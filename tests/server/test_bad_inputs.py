@@ -92,8 +92,8 @@ ROWS: list[Row] = [
     text("H8", {"repetition_penalty": 0}),
     *(text("H9", {name: n}) for name in ("logprobs", "prompt_logprobs") for n in (-1, 10**6, True, "1")),
     chat("H9", {"logprobs": 5}),
-    chat("H9", {"logprobs": True, "top_logprobs": 10**6}, param="logprobs"),
-    chat("H9", {"logprobs": True, "top_logprobs": -1}, param="logprobs"),
+    chat("H9", {"logprobs": True, "top_logprobs": 10**6}, param="top_logprobs"),
+    chat("H9", {"logprobs": True, "top_logprobs": -1}, param="top_logprobs"),
     chat("H9", {"top_logprobs": 2}),
     *(
         text("H10", {"prompt": prompt})
