@@ -153,8 +153,17 @@ def _resolve_directory(name: str, path: Path, load_format: str) -> ModelSource:
 
 
 def _directory_architecture(path: Path) -> ModelArchitecture:
+    if not (path / "config.json").exists():
+        raise ConfigError(_no_model(path.absolute()))
     values, place = read_json(path / "config.json"), str(path / "config.json")
     return bert_architecture(values, place) if is_bert(values) else hf_architecture(values, place)
+
+
+def _no_model(folder: Path) -> str:
+    """What is missing in a folder that holds no model, and what to name instead where it holds a GGUF file."""
+    found = next(iter(sorted(folder.glob("*.gguf"))), None)
+    instead = f"; did you mean {found}?" if found is not None else ""
+    return f"no model is in {folder}: it has no config.json (nor safetensors beside it){instead}"
 
 
 def _resolve_encoder(name: str, path: Path, load_format: str, architecture: ModelArchitecture) -> ModelSource:

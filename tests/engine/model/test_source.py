@@ -284,6 +284,15 @@ def test_names_of_nothing_are_refused(model: str, load_format: str, said: str) -
     assert said in refusal(model, load_format)
 
 
+def test_a_folder_without_a_model_is_named_with_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refusal(".") == f"no model is in {tmp_path}: it has no config.json (nor safetensors beside it)"
+    (tmp_path / "b.gguf").touch()
+    assert refusal(".").endswith(f"; did you mean {tmp_path / 'b.gguf'}?")
+
+
 def test_load_formats_must_fit_the_files(tmp_path: Path) -> None:
     write_model(tmp_path, TINY_CONFIG)
     assert "--load-format gguf asks for a .gguf file" in refusal(tmp_path, "gguf")
