@@ -29,6 +29,7 @@ from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.under_way import step_under_way
 from vllm_obs.telemetry.verdict_findings import findings_of, joined
+from vllm_obs.telemetry.verdict_first_tokens import first_token_sums
 from vllm_obs.telemetry.verdict_metrics import count_limit, show_findings
 from vllm_obs.telemetry.verdict_names import METRIC_WINDOW, NO_ENGINE
 from vllm_obs.telemetry.verdict_seconds import Seconds
@@ -122,6 +123,10 @@ class Verdict(BaseView):
             count_limit(self._store, described, step.limit, sums["ns"] / NS)
         self._see(step.planned.schedule_begun_at)
         self._see(step.over_at)
+
+    def first_token(self, ledger: SequenceLedger, sampled_at: int) -> None:
+        """Count how late it is."""
+        self._engine(ledger.engine).seconds.add(sampled_at, first_token_sums(ledger, sampled_at))
 
     def lost(self, source: Source, num: int) -> None:
         """What is missing cannot be judged."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from vllm_obs.telemetry.verdict_first_tokens import late_first_tokens
 from vllm_obs.telemetry.verdict_load import kv_pressure, long_prefill, max_num_seqs, preemption_storm, token_budget
 from vllm_obs.telemetry.verdict_names import FINDINGS
 from vllm_obs.telemetry.verdict_stalls import slow_frontend, stalled_rank, worker_slow
@@ -28,6 +29,8 @@ def findings_of(facts: WindowFacts) -> list[Finding]:
     """What holds for one engine's window, in the order of FINDINGS; each names the engine."""
     rules = _RULES + _LIMIT_RULES if facts.described is not None else _RULES
     found = [finding for rule in rules if (finding := rule(facts)) is not None] + waits(facts)
+    if not found and (late := late_first_tokens(facts)) is not None:
+        found = [late]
     return sorted_findings([finding._replace(engines=(facts.engine,)) for finding in found])
 
 

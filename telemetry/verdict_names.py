@@ -21,6 +21,7 @@ FINDINGS: Final[tuple[str, ...]] = (
     "priority",
     "slow_frontend",
     "worker_slow",
+    "late_first_tokens",
 )
 
 IDLE: Final = "idle"

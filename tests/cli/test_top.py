@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from observer_child import ObserverChild, observer_over
 from scripted_run import MODEL, ScriptedRun
 
 from vllm_obs.cli.main import main
+from vllm_obs.cli.top import take_verdict
 from vllm_obs.cli.top_cells import cut
 from vllm_obs.cli.top_screen import Frame, Look, screen
 
@@ -107,6 +109,17 @@ def test_no_server_is_one_line_and_exit_1(
 @pytest.mark.parametrize("arguments", [["--interval", "0"], ["--url", "ftp://x"], ["--interval", "x"], ["extra"]])
 def test_bad_options_are_78(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", *arguments]) == 78
+    assert "float" not in capsys.readouterr().err
+
+
+def test_where_the_last_seconds_were_well_what_was_wrong_in_the_latencies_minute_is_told() -> None:
+    class Told:
+        def get(self, path: str, **query: Any) -> Any:
+            findings = [{}] if query["window"] == "1m" else []
+            word = "late_first_tokens" if findings else "well"
+            return {"window": query["window"], "word": word, "findings": findings}
+
+    assert take_verdict(Told())["word"] == "late_first_tokens"  # type: ignore[arg-type]
 
 
 def test_it_lives_in_a_terminal_and_q_ends_it(observer: ObserverChild) -> None:

@@ -19,7 +19,9 @@ from vllm_obs.cli.printing import say
 from vllm_obs.cli.top_cells import plain
 from vllm_obs.cli.top_screen import Frame, Look, screen
 from vllm_obs.engine.errors import ConfigError
+from vllm_obs.engine.flags import number
 from vllm_obs.telemetry.inspect_client import Inspector, InspectorError
+from vllm_obs.telemetry.verdict_names import IDLE, WELL
 
 EXIT_UNREACHABLE = 1
 MIN_INTERVAL_SECONDS = 0.2
@@ -30,6 +32,8 @@ MAX_LOOKED_AT = 200
 
 VERDICT_WINDOW = "10s"
 """Short, so that what begins is told at once."""
+QUANTILE_WINDOW = "1m"
+"""Where the short time has nothing to tell, the verdict is that of the latencies' time."""
 
 _USAGE = "vllm-obs top [--url URL] [--interval SECONDS] [--once] [--json]"
 _DESCRIPTION = """\
@@ -46,7 +50,7 @@ def main(argv: list[str]) -> int:
     """Run until q or Ctrl-C; 1 when there is no server to look at."""
     options = _parser().parse(argv)
     if options["interval"] < MIN_INTERVAL_SECONDS:
-        raise ConfigError(f"--interval {options['interval']:g} is under {MIN_INTERVAL_SECONDS:g} s")
+        raise ConfigError(f"--interval {options['interval']:g}: {MIN_INTERVAL_SECONDS:g} s or more is allowed")
     try:
         found, *others = find_inspectors(options["url"])
         inspector = found._replace(timeout_seconds=LOOK_SECONDS)
@@ -71,10 +75,19 @@ def take_look(inspector: Inspector) -> Look:
     return Look(
         state=inspector.get("/inspect/state"),
         requests=inspector.get("/inspect/requests", state="live", limit=MAX_LOOKED_AT)["requests"],
-        quantiles=inspector.get("/inspect/quantiles", window="1m"),
+        quantiles=inspector.get("/inspect/quantiles", window=QUANTILE_WINDOW),
         processes=inspector.get("/inspect/processes")["processes"],
-        verdict=inspector.get("/inspect/verdict", window=VERDICT_WINDOW),
+        verdict=take_verdict(inspector),
     )
+
+
+def take_verdict(inspector: Inspector) -> dict[str, Any]:
+    """That of the last seconds; where nothing was wrong in them, what was in the latencies' time."""
+    verdict: dict[str, Any] = inspector.get("/inspect/verdict", window=VERDICT_WINDOW)
+    if verdict["word"] not in (WELL, IDLE):
+        return verdict
+    longer: dict[str, Any] = inspector.get("/inspect/verdict", window=QUANTILE_WINDOW)
+    return longer if longer["findings"] else verdict
 
 
 def _live(inspector: Inspector, look: Look, frame: Frame, interval_seconds: float) -> None:
@@ -128,7 +141,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--url", default=None, metavar="URL", help="the inspector's address [the newest live run's]"
     )
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="time between looks [1]")
+    parser.add_argument("--interval", type=number, default=1.0, metavar="SECONDS", help="time between looks [1]")
     parser.add_argument("--once", action="store_true", help="print one look and end")
     parser.add_argument("--json", action="store_true", help="print one look as JSON and end")
     return parser
