@@ -9,9 +9,11 @@ import re
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from http_app import socket_server
 from talk_server import TalkServer, chat_event
 
 from vllm_obs.cli.chat import Conversation
-from vllm_obs.cli.chat_address import DEFAULT_URL, base_url
+from vllm_obs.cli.chat_address import DEFAULT_URL, base_url, choice_note
 from vllm_obs.cli.chat_screen import Screen
 from vllm_obs.cli.chat_server import ChatServer
 from vllm_obs.cli.main import main
@@ -180,6 +182,54 @@ def test_the_newest_server_that_lives_is_found(
     assert base_url(None) == DEFAULT_URL
     with pytest.raises(ConfigError):
         base_url("unix:relative")
+
+
+def test_who_named_no_server_is_told_which_one_is_asked(
+    server: TalkServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, other = tmp_path / "runs", "http://127.0.0.1:9"
+    with held(runs / "2", server.url):
+        assert main(["chat", "-q", "hi"]) == 0
+        assert capsys.readouterr().err == f"asking {server.url}/v1\n"
+        assert main(["chat", "-q", "hi", "--url", server.url]) == 0
+        assert capsys.readouterr().err == ""
+        with held(runs / "1", other):
+            assert main(["chat", "-q", "hi"]) == 0
+    said = f"asking {server.url}/v1, the newest of 2 servers; --url names another: {other}/v1\n"
+    assert capsys.readouterr().err == said
+    with held(runs / "3", "http://127.0.0.1:8000"):
+        assert choice_note(DEFAULT_URL) == ""
+
+
+@pytest.mark.parametrize(
+    ("is_inspector", "said"),
+    [
+        (True, "is a replay or an inspector: no model can be asked"),
+        (False, "is not an OpenAI server: it has no"),
+    ],
+)
+def test_what_is_no_such_server_is_told_apart(
+    is_inspector: bool, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Stranger(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nowhere."""
+
+        def do_GET(self) -> None:
+            is_known = is_inspector and self.path == "/inspect/version"
+            self.send_response(200 if is_known else 404)
+            self.end_headers()
+            self.wfile.write(b'{"run": "r"}' if is_known else b'{"detail": "Not Found"}')
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as stranger:
+        thread = threading.Thread(target=stranger.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            assert main(["chat", "-q", "hi", "--url", f"http://127.0.0.1:{stranger.server_address[1]}"]) == 1
+        finally:
+            stranger.shutdown()
+            thread.join(10)
+    assert said in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):

@@ -49,3 +49,12 @@ def test_pages_that_are_there_later_are_told_at_once(child: FakePages, capsys: p
     assert capsys.readouterr().out == ""
     child.callbacks[SERVING](URL)
     assert capsys.readouterr().out == f"Pages: {URL}\n"
+
+
+def test_when_they_end_alone_it_is_said_how_to_see_them_again(
+    child: FakePages, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DashboardChild(DashboardOptions())
+    child.end("Dashboard was killed by SIGKILL")
+    said = capsys.readouterr()
+    assert "Dashboard was killed by SIGKILL; vllm-obs dashboard shows them again" in said.out + said.err

@@ -170,6 +170,15 @@ def test_only_an_order_that_was_taken_is_told(asked: Asked, capsys: pytest.Captu
     assert capsys.readouterr().err == "Profiling run r (5 s) …\n"
 
 
+def test_a_profile_of_an_idle_engine_fails_and_says_that_nothing_ran(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    idle = PROFILE | {"operators": [TABLE | {"num_steps": 0}]}
+    monkeypatch.setattr(asked, "get", lambda path, **query: idle)
+    assert main(["profile", "--seconds", "2"]) == 1
+    assert "vllm-obs: no step ran in 2 s, so there is nothing to show\n" in capsys.readouterr().err
+
+
 def test_nothing_is_ordered_where_the_files_cannot_go(
     asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

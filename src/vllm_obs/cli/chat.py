@@ -3,7 +3,7 @@
 from contextlib import closing
 from typing import Any
 
-from vllm_obs.cli.chat_options import Aliases, sampling_of, server_of, talk_parser
+from vllm_obs.cli.chat_options import Aliases, sampling_of, server_of, talk_parser, tell_server
 from vllm_obs.cli.chat_screen import Screen
 from vllm_obs.cli.chat_server import ChatServer, ServerError
 
@@ -26,6 +26,7 @@ def main(argv: list[str]) -> int:
     screen = Screen()
     try:
         server = server_of(options)
+        tell_server(options, server, screen)
         model = options.get("model") or server.first_model()
     except ServerError as error:
         screen.complain(str(error))

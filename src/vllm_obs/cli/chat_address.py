@@ -15,8 +15,7 @@ VERSION_PATH = "/v1"
 def base_url(asked: str | None) -> str:
     """The address that routes follow (…/v1). ConfigError for one that is none."""
     if asked is None:
-        found = next(filter(None, map(_address_of, runs_newest_first())), None)
-        return DEFAULT_URL if found is None else with_version(found)
+        return next(iter(live_urls()), DEFAULT_URL)
     try:
         parts = urlsplit(asked)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -25,6 +24,21 @@ def base_url(asked: str | None) -> str:
     if not is_address and not is_unix(asked):
         raise ConfigError(f"--url {asked:.64} is not an http://, https:// or unix:/ address")
     return with_version(asked)
+
+
+def live_urls() -> list[str]:
+    """The addresses of the servers that live on this machine, of the newest run first."""
+    return [with_version(found) for found in map(_address_of, runs_newest_first()) if found]
+
+
+def choice_note(url: str) -> str:
+    """Which server is asked where nobody named one; empty where it is the only one, at the usual address."""
+    others = [each for each in live_urls() if each != url]
+    if others:
+        return (
+            f"asking {url}, the newest of {len(others) + 1} servers; --url names another: {', '.join(others[:4])}"
+        )
+    return f"asking {url}" if url != DEFAULT_URL else ""
 
 
 def is_unix(url: str) -> bool:

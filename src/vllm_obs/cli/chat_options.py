@@ -4,7 +4,8 @@ import argparse
 import os
 from typing import Any, NamedTuple
 
-from vllm_obs.cli.chat_address import base_url
+from vllm_obs.cli.chat_address import base_url, choice_note
+from vllm_obs.cli.chat_screen import Screen
 from vllm_obs.cli.chat_server import ChatServer, api_key
 from vllm_obs.cli.parser import Parser, add_flags
 from vllm_obs.engine.flags import Flag, number, whole_number
@@ -49,6 +50,12 @@ def talk_parser(command: str, usage: str, description: str, own: tuple[Aliases, 
 def server_of(options: dict[str, Any]) -> ChatServer:
     """The server that is asked. Raises ConfigError."""
     return ChatServer(base_url(options.get("url")), api_key(options.get("api_key"), os.environ))
+
+
+def tell_server(options: dict[str, Any], server: ChatServer, screen: Screen) -> None:
+    """Say on standard error which server is asked, where that was not asked for and is not plain."""
+    if "url" not in options and (note := choice_note(server.url)):
+        screen.note(note)
 
 
 def sampling_of(options: dict[str, Any]) -> dict[str, Any]:

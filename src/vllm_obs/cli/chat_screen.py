@@ -57,6 +57,11 @@ class Screen:
         """Tell what went wrong, in one line."""
         print(f"vllm-obs: {text.translate(_CONTROLS)}", file=sys.stderr, flush=True)
 
+    def note(self, text: str) -> None:
+        """Tell something beside the reply, in one line on standard error; dimmed on a terminal."""
+        line = text.translate(_CONTROLS)
+        print(f"{_DIM}{line}{_PLAIN}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
+
     def _close(self) -> None:
         self.is_closed = True
         # Python flushes standard output once more at its end, and would complain there.

@@ -72,8 +72,25 @@ class ChatServer(NamedTuple):
         connection.request(method, prefix + path, content, headers)
         reply = connection.getresponse()
         if reply.status != 200:
-            raise ServerError(_refusal(reply.read(MAX_REPLY_BYTES), reply.status))
+            body = reply.read(MAX_REPLY_BYTES)
+            if reply.status == 404 and self._is_inspector():
+                raise ServerError(f"what answers at {self.url} is a replay or an inspector: no model can be asked")
+            if reply.status == 404 and not _is_openai_error(body):
+                raise ServerError(f"what answers at {self.url} is not an OpenAI server: it has no {prefix + path}")
+            raise ServerError(_refusal(body, reply.status))
         return reply
+
+    def _is_inspector(self) -> bool:
+        """Whether it is an inspector that answers there, such as that of a replay."""
+        connection = self._connect()
+        try:
+            connection.request("GET", "/inspect/version")
+            reply = connection.getresponse()
+            return reply.status == 200 and "run" in json.loads(reply.read(MAX_REPLY_BYTES))
+        except (OSError, http.client.HTTPException, ValueError, TypeError):
+            return False
+        finally:
+            connection.close()
 
     def _events(self, reply: http.client.HTTPResponse) -> Generator[dict[str, Any], None, None]:
         while line := reply.readline(MAX_EVENT_BYTES):
@@ -129,6 +146,14 @@ def _event(payload: bytes) -> dict[str, Any]:
     if error := event.get("error"):
         raise ServerError(_message(error))
     return event
+
+
+def _is_openai_error(body: bytes) -> bool:
+    """Whether an answer is an error of this API, such as that of a model that is not there."""
+    try:
+        return isinstance(json.loads(body)["error"], dict)
+    except (ValueError, LookupError, TypeError):
+        return False
 
 
 def _refusal(body: bytes, status: int) -> str:

@@ -84,7 +84,7 @@ class DashboardChild:
 
     def _ended(self, cause: str) -> None:
         if not self._child.was_told:
-            tell(f"the pages ended, serving goes on: {cause}")
+            tell(f"the pages ended, serving goes on: {cause}; vllm-obs dashboard shows them again")
 
 
 def serve_pages(owner: Owner) -> None:

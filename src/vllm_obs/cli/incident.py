@@ -34,7 +34,9 @@ def main(argv: list[str]) -> int:
     options = _parser().parse(argv)
     action, name = options["action"], options["name"]
     if action not in ("list", "show"):
-        raise ConfigError(f"vllm-obs incident cannot {action:.32}; it can list and show")
+        raise ConfigError(
+            f"{action:.32} is not list or show; vllm-obs incident show NAME tells about one incident"
+        )
     if action == "list" and name:
         raise ConfigError(f"unexpected argument {name:.64}; vllm-obs incident show {name:.64} tells about one")
     return _list(options) if action == "list" else _show(options, name or LATEST)

@@ -23,7 +23,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse has to say."""
-        raise ConfigError(message.removeprefix("argument "))
+        said = message.removeprefix("argument ")
+        if said.endswith(": expected one argument"):
+            option = said.removesuffix(": expected one argument")
+            said = f"{option} needs a value; one that begins with - is written {option.split('/')[-1]}=VALUE"
+        raise ConfigError(said)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """As typed; an argument that cannot be read is refused in its reader's own words."""

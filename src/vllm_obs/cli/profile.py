@@ -33,7 +33,7 @@ samples: the stacks of all processes of the server, many times a second."""
 
 
 def main(argv: list[str]) -> int:
-    """Order the profile, wait, and print it; 1 when there is none."""
+    """Order the profile, wait, and print it; 1 when there is none, or nothing ran that it could show."""
     options = _parser().parse(argv)
     body = _order(options)
     output = Path(options["output"]) if options["output"] else None
@@ -50,6 +50,8 @@ def main(argv: list[str]) -> int:
     say("\n".join(profile_words(profile, saved)))
     if failure is not None:
         return _fail(failure)
+    if profile["operators"] and not any(table["num_steps"] for table in profile["operators"]):
+        return _fail(InspectorError(f"no step ran in {body['seconds']:g} s, so there is nothing to show"))
     return 0 if profile["state"] == "written" else EXIT_FAILED
 
 

@@ -53,7 +53,7 @@ def span_seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= 86_400:
-        raise ConfigError(f"{text[:64]!r} is not a time between 0 and 24h, such as 60s, 5m or 1h")
+        raise ConfigError(f"--last {text[:64]!r} is not a time between 0 and 24h, such as 60s, 5m or 1h")
     return seconds
 
 
