@@ -8,6 +8,7 @@ from llguidance import LLMatcher, StructTag
 
 from vllm_obs.engine.errors import RequestError
 from vllm_obs.engine.structured.schema_form import compilable
+from vllm_obs.engine.structured.schema_intersections import check_inline_schemas, check_intersections
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -44,6 +45,7 @@ def schema_text(schema: Mapping[str, Any] | bool) -> str:
     except (ValueError, TypeError, RecursionError) as error:
         raise RequestError(f"The JSON schema cannot be written: {told(str(error), '')}.", "json") from None
     _check_length("the JSON schema", text)
+    check_intersections(schema)
     return text
 
 
@@ -77,6 +79,7 @@ def lark_grammar(text: str) -> str:
 def lark_text(text: str) -> str:
     """The same in the Lark dialect."""
     _check_length("the grammar", text)
+    check_inline_schemas(text)
     return _lark_of_gbnf(text) if "::=" in text else text
 
 
@@ -92,6 +95,9 @@ def tag_grammar(tags: Sequence[StructTag]) -> str:
     """Free text in which what begins like one of the tags goes on as the tag says."""
     if not 0 < len(tags) <= MAX_TAGS:
         raise RequestError(f"structural_tag has {len(tags)} tags; 1 to {MAX_TAGS} may be.", "structural_tag")
+    for tag in tags:
+        if isinstance(tag.grammar, Mapping):
+            check_intersections(tag.grammar)
     text = StructTag.to_grammar(list(tags), assume_special=False)
     return _checked(text if text.lstrip().startswith("{") else LLMatcher.grammar_from_lark(text))
 
