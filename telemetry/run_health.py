@@ -50,8 +50,11 @@ def health_of(
     deaths = " ".join(death.says for death in deaths_of(observer, now))
     if not observer.is_live:
         caveat = f" But {observer.caveat}." if observer.caveat else ""
-        says = f"A recording of run {observer.run}; time stands still.{caveat} {deaths}"
-        return Health("recording", says.strip())
+        end = f"At its end: {_moving(observer.state).says}" if observer.state.engines else ""
+        # The newest death first: an old one is not what the recording is about.
+        deaths = " ".join(death.says for death in reversed(deaths_of(observer, now)))
+        head = f"A recording of run {observer.run}; time stands still.{caveat}"
+        return Health("recording", " ".join(word for word in (head, end, deaths) if word))
     state = observer.state
     activities = server_activities(run_dir) if run_dir is not None else set()
     is_served = not activities.isdisjoint((Activity.SERVING, Activity.BROKEN))

@@ -1,5 +1,6 @@
 """How a run is, in a word: what the watchdog found comes before all that only looks as if work went on."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,9 @@ from scripted_run import ScriptedRun
 
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.observer import Observer
+from vllm_obs.telemetry.recording import save_recording
 from vllm_obs.telemetry.records import EngineStateChanged, IncidentFiled, ProcessExited, StallBegun
+from vllm_obs.telemetry.replay import open_replay
 from vllm_obs.telemetry.ring_tail import RingTail
 from vllm_obs.telemetry.run_health import Health, deaths_of, health_of, with_incident
 from vllm_obs.telemetry.watchdog_log import Stall
@@ -102,3 +105,17 @@ def test_an_end_that_was_ordered_is_no_death(run: ScriptedRun, observer: Observe
     assert [death.says for death in deaths_of(observer, run.now)] == [
         "Worker_TP1 (pid 9) died of SIGKILL 0.0 s ago."
     ]
+
+
+def test_a_recording_tells_how_it_is_at_its_end_before_what_died_earlier(run: ScriptedRun, tmp_path: Path) -> None:
+    run.serve("done")
+    run.api.record(ProcessExited("Worker_TP7", 77, -9, run.now))
+    for number in range(40):
+        run.pass_time(500)
+        run.serve(f"later{number}")
+    save_recording(tmp_path, tmp_path / "saved.rec", 600 * 10**9)
+    service = open_replay(tmp_path / "saved.rec", "127.0.0.1", 0)
+    service.observer.close()
+    says = health_of(service.observer, service.observer.now()).says
+    assert "time stands still. At its end: Ready; nothing is under way. " in says
+    assert re.search(r"Worker_TP7 \(pid 77\) died of SIGKILL .* before the end", says)
