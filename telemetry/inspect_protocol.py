@@ -13,6 +13,9 @@ KEEP_ALIVE_SECONDS = 30.0
 SEND_SECONDS = 10.0
 """A client whose socket takes nothing for so long is gone or asleep."""
 
+MAX_REQUEST_BYTES = 1 << 20
+"""Of a request that has not come whole, head and trailers included: bodies have a few hundred bytes."""
+
 
 class InspectProtocol(HttpToolsProtocol):
     """One connection.
@@ -27,6 +30,7 @@ class InspectProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._waits_since = 0.0
+        self._num_bytes = 0
         self._wait_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -45,6 +49,13 @@ class InspectProtocol(HttpToolsProtocol):
         self.resume_writing()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser. Who sends more than a request can have is cut off."""
+        self._num_bytes += len(data)
+        super().data_received(data)
+        if self._num_bytes > MAX_REQUEST_BYTES:
+            self.transport.abort()
+
     def on_message_begin(self) -> None:
         """A request begins, perhaps while the one before is still being answered. Its reply has today's date."""
         self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
@@ -55,6 +66,7 @@ class InspectProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is whole: now the client waits for us."""
         self._wait_no_longer()
+        self._num_bytes = 0
         super().on_message_complete()
         if self._is_idle:  # it was answered before it was whole
             self._wait(KEEP_ALIVE_SECONDS)

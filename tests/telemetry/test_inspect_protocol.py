@@ -176,3 +176,25 @@ def test_one_that_reads_nothing_of_its_answer_is_closed(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("num_files", "limit"), [(1 << 20, 128), (-1, 128), (1024, 128), (200, 25), (4, 1)])
 def test_connections_leave_files_for_what_else_is_open(num_files: int, limit: int) -> None:
     assert connection_limit(num_files) == limit
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [b"GET / HTTP/1.1\r\na: ", b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\na: "],
+    ids=["head", "trailer"],
+)
+def test_a_request_without_an_end_is_cut_off_by_its_size(endless: bytes) -> None:
+    async def scenario() -> tuple[bytes, bytes]:
+        async with serving(echo) as connect:
+            reader, writer = await connect(endless)
+            with contextlib.suppress(ConnectionError):
+                for _ in range(2 * inspect_protocol.MAX_REQUEST_BYTES // 65536):
+                    writer.write(b"a" * 65536)
+                    await writer.drain()
+            cut = await rest_of(reader)
+            other, _ = await connect(ASK * 30_000)  # more bytes, but each request is whole
+            return cut, await asyncio.wait_for(other.readexactly(15), SECONDS)
+
+    cut, answered = asyncio.run(scenario())
+    assert cut == b""
+    assert answered == b"HTTP/1.1 200 OK"
