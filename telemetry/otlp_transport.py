@@ -15,6 +15,7 @@ from vllm_obs.telemetry.otlp_settings import HTTP, OtlpSettings, OtlpSettingsErr
 
 MAX_REPLY_BYTES = 1 << 16
 MAX_RETRY_AFTER_SECONDS = 60.0
+MAX_TOLD_CHARS = 200
 
 _SERVICES = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
@@ -101,10 +102,17 @@ class HttpTransport:
             with error:
                 return _refusal(error.code, error.headers)
         except (OSError, HTTPException, ValueError) as error:
-            return Delivery(f"{type(error).__name__}: {error}", can_retry=True)
+            return Delivery(f"{type(error).__name__}: {_told(error)}", can_retry=True)
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+
+def _told(error: Exception) -> str:
+    """An error's text for a log line: it may quote up to 64 KiB of whatever the other side sent."""
+    text = str(error)[: MAX_TOLD_CHARS + 1]
+    shown = "".join(char if char.isprintable() else "?" for char in text)
+    return shown if len(text) <= MAX_TOLD_CHARS else f"{shown[:MAX_TOLD_CHARS]}…"
 
 
 def _refusal(status: int, headers: Message | Mapping[str, str]) -> Delivery:
