@@ -117,7 +117,7 @@ class Hostile:
         self, method: str, path: str, body: bytes | None, headers: dict[str, str | bytes]
     ) -> http.client.HTTPResponse:
         connection = self._connection
-        connection.putrequest(method, path, skip_accept_encoding=True)
+        connection.putrequest(method, path, skip_host="host" in headers, skip_accept_encoding=True)
         for name, value in headers.items():
             if value:
                 connection.putheader(name, value)
