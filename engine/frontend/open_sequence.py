@@ -102,6 +102,8 @@ class OpenSequence:
         self._detours = NO_DETOURS
         self._delta = self._blank()
         self._delta.prompt_token_ids = request.prompt_token_ids
+        if params.prompt_logprobs is not None and len(request.prompt_token_ids) == 1:
+            self._delta.prompt_logprobs = [None]  # nothing predicts it, so that the core has nothing to say
 
     def advance(self, row: OutputRow, sampled_at: int) -> None:
         """Take in one row and pass a delta to the sink when one is due."""

@@ -135,6 +135,17 @@ def test_echo_puts_the_prompt_and_its_logprobs_first() -> None:
     ]
 
 
+@pytest.mark.parametrize("max_tokens", [0, 2])
+def test_echo_of_one_token_has_as_many_logprobs_as_tokens(max_tokens: int) -> None:
+    body = {"prompt": "The", "echo": True, "logprobs": 1, "max_tokens": max_tokens}
+    choice = ask("/v1/completions", body)["choices"][0]
+    told = choice["logprobs"]
+    assert told["tokens"] == ["The", "The", " capital"][: 1 + max_tokens]
+    assert told["token_logprobs"] == [None, -0.5, -0.5][: 1 + max_tokens]
+    assert len(told["top_logprobs"]) == len(told["text_offset"]) == 1 + max_tokens
+    assert choice["prompt_logprobs"] == [None]
+
+
 def test_echo_of_token_ids_is_their_text() -> None:
     reply = ask("/v1/completions", {"prompt": [504, 3575], "echo": True, "max_tokens": 1})
     assert reply["choices"][0]["text"] == "The capitalThe"

@@ -167,7 +167,7 @@ class FakeEngine:
         pooled = [(0, fake_vector(request.prompt_token_ids.tolist()))] if spec.pooling and tokens else []
         if spec.logprobs is not None and tokens:
             logprobs.append((0, fake_logprobs(tokens, spec.logprobs)))
-        if spec.prompt_logprobs is not None and position == 0:
+        if spec.prompt_logprobs is not None and position == 0 and len(request.prompt_token_ids) > 1:
             prompt = [int(token) for token in request.prompt_token_ids[1:]]
             prompt_logprobs.append((0, fake_logprobs(prompt, spec.prompt_logprobs)))
         self.say(

@@ -143,8 +143,7 @@ class SimulatedFront:
         if not self._admit(asked):
             return False
         for index, request_id in enumerate(asked.ids):
-            has_scores = asked.params.prompt_logprobs is not None and len(asked.prompt) > 1
-            num_prompt_tokens = len(asked.prompt) if has_scores else 0
+            num_prompt_tokens = len(asked.prompt) if asked.params.prompt_logprobs is not None else 0
             expected = asked.alone(index, max_model_len).reply()
             transcript = Transcript(request_id, expected, num_prompt_tokens)
             self.transcripts[request_id] = transcript

@@ -33,8 +33,9 @@ class Desk:
         self.failed: list[str] = []
 
     def register(self, request_id: str = "r-0", index: int = 0, interval: int = 1, **params: Any) -> None:
+        prompt = params.pop("prompt", [504, 3575])
         request = SequenceRequest(
-            request_id, index, [504, 3575], SamplingParams(**params), self.deltas.append, interval, 2
+            request_id, index, prompt, SamplingParams(**params), self.deltas.append, interval, 2
         )
         self.processor.register(request)
 
@@ -261,6 +262,14 @@ def test_scoring_hides_the_token_the_core_made(desk: Desk) -> None:
     assert (delta.text, delta.token_ids, delta.num_output_tokens) == ("", [], 0)
     assert delta.finish_reason == "length"
     assert delta.prompt_logprobs == [None, TokenLogprob(3575, -2.5, 7, [(29, -1.0, 1)])]
+
+
+@pytest.mark.parametrize("max_tokens", [0, 2])
+def test_the_only_token_of_a_prompt_has_its_place_among_the_prompt_s_logprobs(desk: Desk, max_tokens: int) -> None:
+    desk.register(prompt=[504], max_tokens=max_tokens, prompt_logprobs=1)
+    desk.say(Row("r-0", [19556], LENGTH))  # the core has none to tell
+    (delta,) = desk.deltas
+    assert (delta.prompt_token_ids, delta.prompt_logprobs) == ([504], [None])
 
 
 def test_logprobs_are_finite_and_ranked(desk: Desk) -> None:
