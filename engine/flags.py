@@ -8,20 +8,20 @@ from typing import Any, Literal
 
 FlagValue = Any
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)", re.ASCII)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def whole_number(text: str) -> int:
     """An integer written in digits."""
-    if not re.fullmatch(r"[+-]?\d{1,18}", text):
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         raise ValueError(f"{text[:64]!r} is not a whole number")
     return int(text)
 
 
 def number(text: str) -> float:
     """A finite decimal number."""
-    if not re.fullmatch(r"[+-]?(\d{1,18}(\.\d*)?|\.\d+)([eE][+-]?\d{1,2})?", text):
+    if not re.fullmatch(r"[+-]?(\d{1,18}(\.\d*)?|\.\d+)([eE][+-]?\d{1,2})?", text, re.ASCII):
         raise ValueError(f"{text[:64]!r} is not a number")
     return float(text)
 

@@ -1,6 +1,6 @@
 """Deadline: until when a request is worth any work, by its client's header or the server's flag."""
 
-import math
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +10,8 @@ from vllm_obs.server.errors import ApiError, shown
 HEADER = "X-Request-Timeout"
 MAX_SECONDS = 86_400.0
 MAX_CHARS = 32
+_DECIMAL = re.compile(rb"[0-9]+(\.[0-9]*)?|\.[0-9]+")
+"""What Python reads as a number besides, such as `1_0`, is more often a slip than meant."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,13 @@ def deadline_of(
 
 
 def _seconds(value: bytes) -> float:
-    text = value[: MAX_CHARS + 1].decode("latin-1")
-    try:
-        seconds = float(text) if len(text) <= MAX_CHARS and text.isascii() else math.nan
-    except ValueError:
-        seconds = math.nan
+    is_decimal = len(value) <= MAX_CHARS and _DECIMAL.fullmatch(value) is not None
+    seconds = float(value) if is_decimal else 0.0
     if not 0 < seconds <= MAX_SECONDS:
-        message = f"{HEADER} is {shown(text)}, not a number of seconds above 0 and at most {MAX_SECONDS:g}"
+        text = shown(value[: MAX_CHARS + 1].decode("latin-1"))
+        message = (
+            f"{HEADER} is {text}, not a number of seconds in decimals, such as 2.5, above 0 and at most "
+            f"{MAX_SECONDS:g}"
+        )
         raise ApiError(message, "invalid_value", param=HEADER)
     return seconds

@@ -55,6 +55,7 @@ TYPE_OF_STATUS = {
     500: "InternalServerError",
     503: "ServiceUnavailableError",
     504: "GatewayTimeoutError",
+    505: "HTTPVersionNotSupportedError",
 }
 
 RETRY_AFTER_SECONDS = {429: 1, 503: 2}

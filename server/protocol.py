@@ -15,7 +15,7 @@ from vllm_obs.server.errors import ApiError
 from vllm_obs.server.half_closed import HalfClosed
 from vllm_obs.server.refused_head import RefusedHead
 from vllm_obs.server.request_id import new_id
-from vllm_obs.server.request_parser import RequestParser, ambiguity, too_large
+from vllm_obs.server.request_parser import RequestParser, ambiguity, too_large, version_fault
 
 MAX_FRAMING_RATIO = 16
 """Bytes on the wire for each of a chunked body: a chunk of one byte has six."""
@@ -139,11 +139,14 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """Start the request, unless its head is too large or can be read in two ways."""
+        """Start the request, unless its head is too large, of another version, or can be read in two ways."""
         head_bytes = sum(len(name) + len(value) + 4 for name, value in self.headers)
         if head_bytes > self.limits.max_head_bytes or len(self.headers) > self.limits.max_num_headers:
             self._stop_parser(too_large(self.limits, getattr(self, "url", b"")))
-        if fault := ambiguity(self.headers):
+        version = self.parser.get_http_version()
+        if refusal := version_fault(version):
+            self._stop_parser(refusal)
+        if fault := ambiguity(self.headers, version):
             self._stop_parser(ApiError(fault, "invalid_http", closes=True))
         self._in_head = False
         self._head_bytes = 0

@@ -8,6 +8,7 @@ from vllm_obs.server.config import Limits
 from vllm_obs.server.errors import ApiError
 
 FRAMING_HEADERS = (b"content-length", b"transfer-encoding")
+VERSIONS = ("1.1", "1.0")
 
 
 class RequestParser:
@@ -61,10 +62,21 @@ class RequestParser:
         return b"\r\n".join([b"POST / HTTP/1.1", *framing, b"", b""])
 
 
-def ambiguity(headers: list[tuple[bytes, bytes]]) -> str:
+def version_fault(version: str) -> ApiError | None:
+    """The reply to a version whose rules are not HTTP/1's, however much like it the head looks."""
+    if version in VERSIONS:
+        return None
+    message = f"HTTP/{version} is not spoken here; HTTP/1.1 and HTTP/1.0 are"
+    return ApiError(message, "invalid_http", status=505, closes=True)
+
+
+def ambiguity(headers: list[tuple[bytes, bytes]], version: str) -> str:
     """What another server on the way may have read differently; "" where there is nothing of the kind."""
-    if sum(name == b"host" for name, _ in headers) > 1:
+    num_hosts = sum(name == b"host" for name, _ in headers)
+    if num_hosts > 1:
         return "there are several Host headers"
+    if not num_hosts and version == "1.1":
+        return "there is no Host header, which HTTP/1.1 demands"
     if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in headers):
         return "a transfer encoding other than chunked is not supported"
     return ""

@@ -17,7 +17,7 @@ def metrics_router(api: ApiServer) -> APIRouter:
     @router.get("/metrics")
     async def metrics(http: Request) -> Response:
         """What Prometheus scrapes, in the format that its Accept header asks for."""
-        accept = http.headers.get("accept", "*/*")[:MAX_ACCEPT_CHARS]
+        accept = http.headers.get("accept", "*/*")[:MAX_ACCEPT_CHARS].strip()
         try:
             answer = await observer.get("/metrics", accept.encode("latin-1"))
         except ObserverUnavailableError as error:

@@ -64,7 +64,7 @@ def _ratio(text: str) -> float:
     if not text:
         return 1.0
     try:
-        ratio = float(text)
+        ratio = float(text.replace("_", "?"))  # Python reads 0_1 as 1, which nobody means
     except ValueError:
         ratio = -1.0
     if not 0 <= ratio <= 1:

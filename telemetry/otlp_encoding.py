@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from vllm_obs.telemetry.span import Attributes, Span, Value
 
+MAX_VARINT_BYTES = 10
+"""Of 64 bits. To read on would take hours for the megabytes that a receiver may answer with."""
+
 _SMALL = tuple(bytes([number]) for number in range(128))
 _INT64_MASK = (1 << 64) - 1
 _TWO_FIXED64 = struct.Struct("<BQBQ")
@@ -188,12 +191,10 @@ def _fields(payload: bytes) -> Iterable[tuple[int, int | bytes]]:
 
 
 def _read_varint(payload: bytes, position: int) -> tuple[int, int]:
-    number = shift = 0
-    while position < len(payload):
-        byte = payload[position]
-        position += 1
-        number |= (byte & 127) << shift
-        shift += 7
+    """A number, and where the next field is: nowhere (the end) after one that is cut or longer than any can be."""
+    number = 0
+    for place, byte in enumerate(payload[position : position + MAX_VARINT_BYTES]):
+        number |= (byte & 127) << 7 * place
         if byte < 128:
-            break
-    return number, position
+            return number, position + place + 1
+    return number, len(payload)

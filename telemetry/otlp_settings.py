@@ -156,7 +156,8 @@ def number(text: str, default: float) -> float:
     if not text:
         return default
     try:
-        found = float(text)
+        # Python reads 1_0 as 10, which nobody means.
+        found = float(text.replace("_", "?"))
     except ValueError:
         raise OtlpSettingsError(f"{text!r} in the environment is not a number") from None
     if not 0 < found <= MAX_NUMBER:

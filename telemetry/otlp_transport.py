@@ -10,6 +10,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
+from vllm_obs.telemetry.otlp_connection import HttpInTime, HttpsInTime
 from vllm_obs.telemetry.otlp_encoding import rejected_items
 from vllm_obs.telemetry.otlp_settings import HTTP, OtlpSettings, OtlpSettingsError
 
@@ -86,9 +87,9 @@ class HttpTransport:
         }
         if settings.is_gzip:
             self._headers["content-encoding"] = "gzip"
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), HttpInTime()]
         if settings.is_secure:
-            handlers.append(urllib.request.HTTPSHandler(context=_tls_context(settings)))
+            handlers.append(HttpsInTime(_tls_context(settings)))
         self._opener = urllib.request.build_opener(*handlers)
 
     def send(self, payload: bytes, timeout_seconds: float) -> Delivery:

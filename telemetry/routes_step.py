@@ -62,7 +62,7 @@ def span_seconds(text: str) -> float:
     """30s, 2m or 90 as seconds; InspectError (422) for anything else or more than is kept."""
     unit = _UNITS.get(text[-1:])
     digits = text[:-1] if unit else text
-    is_number = digits.replace(".", "", 1).isdecimal() and len(digits) <= 12
+    is_number = digits.isascii() and digits.replace(".", "", 1).isdecimal() and len(digits) <= 12
     seconds = float(digits) * (unit or 1.0) if is_number else 0.0
     if not 0 < seconds <= MAX_TIMELINE_SECONDS:
         raise InspectError(

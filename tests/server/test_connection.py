@@ -153,7 +153,8 @@ def test_large_heads_are_refused_while_they_are_read(server: SocketServer, head:
 )
 def test_what_is_not_http_is_a_400_and_closed(server: SocketServer, request_bytes: bytes) -> None:
     assert error_in(exchange(server, request_bytes)) == (400, "invalid_http")
-    assert exchange(server, b"GET /livez HTTP/1.1\r\nconnection: close\r\n\r\n").startswith(b"HTTP/1.1 200")
+    asked = b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    assert exchange(server, asked).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def test_pipelined_requests_are_answered_in_order(server: SocketServer) -> None:
     labels = [f"x-request-id: r{index}\r\n" for index in range(20)]
     with server.connect() as connection:
         connection.sendall(b"".join(completion(1, headers=label) for label in labels))
-        connection.sendall(b"GET /livez HTTP/1.1\r\nconnection: close\r\n\r\n")
+        connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         reply = read_all(connection)
     assert [part.split(b'"')[0] for part in reply.split(b'{"id":"cmpl-')[1:]] == [b"r%d" % n for n in range(20)]
 
@@ -186,7 +187,7 @@ def test_pipelined_streams_are_answered_whole_one_after_the_other(server: Socket
     labels = [f"x-request-id: r{index}\r\n" for index in range(3)]
     with server.connect() as connection:
         connection.sendall(b"".join(completion(5, stream=True, headers=label) for label in labels))
-        connection.sendall(b"GET /livez HTTP/1.1\r\nconnection: close\r\n\r\n")
+        connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         replies = connection.makefile("rb")
         for index in range(3):
             assert replies.readline().startswith(b"HTTP/1.1 200 ")
@@ -322,7 +323,7 @@ def test_access_log_holds_requests_but_no_probes(caplog: pytest.LogCaptureFixtur
     with socket_server(server=ServerConfig(limits=LIMITS)) as server, caplog.at_level("INFO", "uvicorn.access"):
         logging.getLogger("uvicorn.access").addHandler(caplog.handler)
         for path in ("/health", "/readyz", "/v1/models"):
-            reply = exchange(server, f"GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n".encode())
+            reply = exchange(server, f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
         exchange(server, b"no request\r\n\r\n")
     logging.getLogger("uvicorn.access").removeHandler(caplog.handler)
     lines = [record.getMessage() for record in caplog.records if record.name == "uvicorn.access"]
@@ -332,3 +333,22 @@ def test_access_log_holds_requests_but_no_probes(caplog: pytest.LogCaptureFixtur
     assert our_id is not None
     assert lines[0].endswith(f" ({our_id[1].decode()})")
     assert " - refused: 400 invalid_http (" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /livez HTTP/1.1\r\nconnection: close\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\nhost:\r\nconnection: close\r\n\r\n", 200),
+        (b"GET /livez HTTP/1.0\r\n\r\n", 200),
+        (b"GET /livez HTTP/2.0\r\nhost: x\r\n\r\n", 505),
+        (b"GET /livez HTTP/0.9\r\nhost: x\r\n\r\n", 505),
+    ],
+)
+def test_an_http_1_1_request_names_its_host_and_other_versions_are_not_spoken(
+    server: SocketServer, head: bytes, status: int
+) -> None:
+    reply = exchange(server, head)
+    assert reply.startswith(b"HTTP/1.1 %d " % status)
+    if status != 200:
+        assert error_in(reply) == (status, "invalid_http")

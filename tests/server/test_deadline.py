@@ -31,6 +31,7 @@ def error_of(reply: Any) -> tuple[int, str, str | None]:
         ([], None, None),
         ([b"2"], None, 2.0),
         ([b"2.5"], 9.0, 2.5),
+        ([b".5"], None, 0.5),
         ([b"90"], 9.0, 9.0),
         ([], 9.0, 9.0),
         ([b"3", b"2"], None, 2.0),
@@ -46,8 +47,10 @@ def test_the_smaller_of_header_and_flag_wins(
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"0", b"-1", b"nan", b"inf", b"1e999", b"soon", b"5s", b"86401", b"1" * 10_000, b"\xb2"]
-)
+    "value",
+    [b"", b"0", b"-1", b"nan", b"inf", b"1e999", b"soon", b"5s", b"86401", b"1" * 10_000, b"\xb2", b"1_0", b"1e1",
+     b"+5", b" 5", b"0x5", b"5,5", b".", "５".encode()],
+)  # fmt: skip
 def test_a_header_that_is_no_time_is_refused(value: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         deadline_of([(b"x-request-timeout", value)], 0, None)

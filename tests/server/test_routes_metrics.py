@@ -14,6 +14,7 @@ from http_app import served
 from vllm_obs.server import observer_client
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.observer_client import Answer, ObserverClient, ObserverUnavailableError
+from vllm_obs.server.routes_metrics import MAX_ACCEPT_CHARS
 
 
 @pytest.fixture
@@ -80,6 +81,8 @@ def test_the_route_needs_no_key_and_answers_while_loading(run_dir: Path) -> None
             reply = await app.client.get("/metrics", headers={"accept": "application/openmetrics-text"})
             assert (reply.status_code, reply.text) == (200, "# /metrics application/openmetrics-text\n")
             assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+            cut_at_a_blank = "a" * (MAX_ACCEPT_CHARS - 1) + " b"
+            assert (await app.client.get("/metrics", headers={"accept": cut_at_a_blank})).status_code == 200
 
     asyncio.run(scenario())
 

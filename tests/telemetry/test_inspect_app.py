@@ -63,6 +63,7 @@ ROUTES = {
     "/inspect/timeline?last=2m": 200,
     "/inspect/timeline?last=forever": 422,
     "/inspect/timeline?last=nan": 422,
+    "/inspect/timeline?last=%D9%A3s": 422,
     "/inspect/invariants": 200,
     "/inspect/economics": 200,
     "/inspect/economics?window=run": 200,

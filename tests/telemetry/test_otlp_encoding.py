@@ -131,3 +131,8 @@ def test_what_the_receiver_rejected_is_read_from_its_reply() -> None:
 @settings(deadline=None, database=None)
 def test_any_reply_can_be_read(reply: bytes) -> None:
     assert rejected_items(reply) >= 0
+
+
+def test_a_number_that_does_not_end_is_read_as_far_as_one_can_be_long() -> None:
+    endless = b"\x08" + b"\xff" * 100
+    assert rejected_items(b"\x0a" + bytes([len(endless)]) + endless) < 1 << 70
