@@ -238,7 +238,8 @@ _PROCESSES = (
     Metric(
         "vllm_obs_memory_bytes",
         "gauge",
-        "Memory of each process that is in RAM, by what it is; looked up every five minutes, 0 before.",
+        "Memory of each process that is in RAM, by what it is; looked up every five minutes, and when much of it "
+        "has come or gone; 0 before.",
         ("role", "rank", "part"),
         values={"part": MEMORY_PARTS},
         needs_stats=False,

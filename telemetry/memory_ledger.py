@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from vllm_obs.telemetry.memory_ledger_glance import glance
-from vllm_obs.telemetry.memory_ledger_holding import PARTS, Holding, Place
+from vllm_obs.telemetry.memory_ledger_holding import PARTS, UNACCOUNTED, Holding, Place
 from vllm_obs.telemetry.memory_ledger_measure import Measured, measure
 from vllm_obs.telemetry.records import MemorySampled, Record
 from vllm_obs.telemetry.view import BaseView, Source
@@ -14,6 +14,11 @@ from vllm_obs.telemetry.view import BaseView, Source
 MAX_PROCESSES = 256
 LOOK_NS = 300 * 10**9
 """A process is looked up so often without being asked for; looking takes some ten milliseconds."""
+CHANGE_NS = 30 * 10**9
+"""One that has much more or less in RAM than when it was looked up is looked up again after so long."""
+MIN_CHANGE_BYTES = 32 << 20
+CHANGE_SHARE = 8
+"""Much is over so many bytes, and over an eighth of what it had."""
 SETTLE_NS = 2 * 10**9
 """What has just recorded a part of its start is looked up a little later."""
 FRESH_NS = 10**9
@@ -125,16 +130,33 @@ class MemoryLedger(BaseView):
         else:
             self._found[who], self._looked_at[who] = found, now
 
-    def next_due(self, live: Iterable[Who], now: int) -> Who | None:
-        """The one of these processes whose turn it is, if it is anybody's; those that are gone are forgotten."""
+    def sizes(self, who: Who) -> dict[str, int]:
+        """Bytes by part, and unaccounted, as found or else recorded last; empty where neither is known."""
+        found, holding = self._found.get(who), self._holdings.get(who)
+        if found is not None:
+            return {**found.parts, UNACCOUNTED: found.unaccounted_bytes}
+        last = holding.last if holding is not None else None
+        if last is None:
+            return {}
+        unaccounted = max(0, last.resident_bytes - sum(last.part_bytes))
+        return {**dict(zip(last.parts, last.part_bytes, strict=False)), UNACCOUNTED: unaccounted}
+
+    def next_due(
+        self, live: Iterable[Who], now: int, resident_bytes: Callable[[int], int] = lambda pid: 0
+    ) -> Who | None:
+        """The one of these processes whose turn it is, if it is anybody's; those that are gone are forgotten.
+
+        `resident_bytes` tells what a pid has in RAM now, 0 where that is not known.
+        """
         live = set(live)
         for who in (self._fresh_until.keys() | self._told_at.keys()) - live:
             self._let_go(who)
-        told_at, who = min(((self._told_at.get(who, 0), who) for who in live), default=(now, ("", 0)))
-        if now - told_at < LOOK_NS:
-            return None
-        self._told_at[who] = now
-        return who
+        told_at, first = min(((self._told_at.get(who, 0), who) for who in live), default=(now, ("", 0)))
+        changed = (who for who in sorted(live) if self._has_changed(who, now, resident_bytes))
+        due = first if now - told_at >= LOOK_NS else next(changed, None)
+        if due is not None:
+            self._told_at[due] = now
+        return due
 
     def sample(self, who: Who) -> MemorySampled | None:
         """What is to be recorded of what was found last."""
@@ -158,6 +180,13 @@ class MemoryLedger(BaseView):
             holding = Holding(**{**kept, "last": MemorySampled(*last) if last else None})
             holding.places = [Place(*place) for place in kept["places"]]
             self._holdings[holding.role, holding.pid] = holding
+
+    def _has_changed(self, who: Who, now: int, resident_bytes: Callable[[int], int]) -> bool:
+        found = self._found.get(who)
+        if found is None or now - self._told_at.get(who, 0) < CHANGE_NS:
+            return False
+        before, num_bytes = found.resident_bytes, resident_bytes(who[1])
+        return num_bytes > 0 and abs(num_bytes - before) > max(MIN_CHANGE_BYTES, before // CHANGE_SHARE)
 
     def _of(self, who: Who) -> Holding:
         holding = self._holdings.get(who)

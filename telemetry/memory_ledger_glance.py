@@ -31,6 +31,14 @@ def glance(
     return Measured(resident, shared, _fitting(_recorded(holding) if known is None else known, resident), True)
 
 
+def resident_bytes(pid: int, proc: Path = PROC) -> int:
+    """What a process has in RAM, from one small file; 0 where it is gone or that may not be known."""
+    try:
+        return _resident_bytes(pid, proc)
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def _resident_bytes(pid: int, proc: Path) -> int:
     return int((proc / str(pid) / "statm").read_text().split()[1]) * PAGE_BYTES
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from vllm_obs.telemetry.memory_ledger import MemoryLedger, Who
+from vllm_obs.telemetry.memory_ledger_glance import resident_bytes
 from vllm_obs.telemetry.records import MemorySampled
 
 WAIT_SECONDS = 5.0
@@ -25,10 +26,12 @@ class MemoryLooks:
         ledger: MemoryLedger,
         record: Callable[[MemorySampled], None],
         clock: Callable[[], int] = time.monotonic_ns,
+        resident: Callable[[int], int] = resident_bytes,
     ) -> None:
         self._ledger = ledger
         self._record = record
         self._clock = clock
+        self._resident = resident
         self._one_at_a_time = asyncio.Lock()
         self._ticking: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -38,7 +41,7 @@ class MemoryLooks:
         """Begin to look at the process whose turn it is, unless that of the tick before is still looked at."""
         if not _is_in_loop() or self._is_closed or (self._ticking is not None and not self._ticking.done()):
             return
-        who = self._ledger.next_due(live, self._clock())
+        who = self._ledger.next_due(live, self._clock(), self._resident)
         if who is not None:
             self._ticking = asyncio.create_task(self._tell(who), name="look at memory")
 

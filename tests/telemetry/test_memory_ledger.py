@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from vllm_obs.telemetry.memory_ledger import (
+    CHANGE_NS,
     FRESH_NS,
     LOOK_NS,
     MAX_PROCESSES,
@@ -21,6 +22,7 @@ from vllm_obs.telemetry.view import Source
 API, CORE = ("APIServer_0", 1), ("EngineCore_DP0", 2)
 CORE_SOURCE = Source("EngineCore_DP0", 2, 7, "0")
 NOW = 1000 * LOOK_NS
+MIB = 1 << 20
 
 
 class Looks:
@@ -81,6 +83,32 @@ def test_one_process_at_a_time_is_looked_up_once_a_minute() -> None:
     assert tick(ledger, [API, CORE], NOW + LOOK_NS) is not None
     assert looks.asked == [API, CORE, API]
     assert tick(ledger, [], NOW + 9 * LOOK_NS) is None
+
+
+def test_one_that_grew_or_shrank_by_much_is_looked_up_before_its_turn() -> None:
+    looks = Looks()
+    looks.found = Measured(400 * MIB, 0, {"heap": 400 * MIB})
+    ledger = MemoryLedger(looks)
+    assert [tick(ledger, [API, CORE], NOW) is not None for _ in range(2)] == [True, True]
+
+    def due(at: int, core_bytes: int) -> Who | None:
+        return ledger.next_due([API, CORE], NOW + at, lambda pid: core_bytes if pid == CORE[1] else 400 * MIB)
+
+    assert due(CHANGE_NS - 1, 900 * MIB) is None
+    assert [due(CHANGE_NS, size * MIB) for size in (400, 450, 350, 0)] == [None] * 4
+    assert due(CHANGE_NS, 451 * MIB) == CORE
+    assert due(CHANGE_NS + 1, 451 * MIB) is None
+    assert due(2 * CHANGE_NS, 349 * MIB) == CORE
+
+
+def test_a_small_one_may_change_by_much_of_what_it_has() -> None:
+    looks = Looks()
+    looks.found = Measured(40 * MIB, 0, {"heap": 40 * MIB})
+    ledger = MemoryLedger(looks)
+    tick(ledger, [API], NOW)
+    assert ledger.next_due([API], NOW + CHANGE_NS, lambda pid: 8 * MIB) is None
+    assert ledger.next_due([API], NOW + CHANGE_NS, lambda pid: 72 * MIB) is None
+    assert ledger.next_due([API], NOW + CHANGE_NS, lambda pid: 73 * MIB) == API
 
 
 def test_one_that_got_further_in_its_start_is_looked_up_soon() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from vllm_obs.telemetry import memory_ledger_looks
-from vllm_obs.telemetry.memory_ledger import Errand, MemoryLedger
+from vllm_obs.telemetry.memory_ledger import CHANGE_NS, Errand, MemoryLedger
 from vllm_obs.telemetry.memory_ledger_looks import MemoryLooks
 from vllm_obs.telemetry.memory_ledger_measure import Measured
 from vllm_obs.telemetry.records import MemorySampled
@@ -90,6 +90,24 @@ def test_ticks_and_requests_look_one_at_a_time_beside_the_loop() -> None:
     assert threading.get_ident() not in scene.look.threads
     assert scene.recorded == [MemorySampled(*API, "", 100, ["heap"], [30], NOW)]
     assert scene.ledger.looked_at(CORE) == NOW
+
+
+def test_a_tick_finds_out_that_a_process_has_grown() -> None:
+    sizes = {API[1]: 100, CORE[1]: 100}
+
+    async def scenario(scene: Scene) -> None:
+        scene.looks = MemoryLooks(scene.ledger, scene.recorded.append, lambda: scene.now, sizes.__getitem__)
+        scene.look.may_end.set()
+        for num_looks in (1, 2):
+            scene.looks.tick([API, CORE])
+            await until(lambda num_looks=num_looks: len(scene.recorded) == num_looks)  # type: ignore[misc]
+        scene.now += CHANGE_NS
+        scene.looks.tick([API, CORE])
+        sizes[CORE[1]] += 1 << 30
+        scene.looks.tick([API, CORE])
+        await until(lambda: len(scene.recorded) == 3)
+
+    assert [sample.role for sample in run(scenario).recorded] == [API[0], CORE[0], CORE[0]]
 
 
 def test_one_who_asks_is_not_kept_waiting_and_the_look_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from vllm_obs.telemetry.metric_store import MetricStore
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.records import MemorySampled
 from vllm_obs.telemetry.ring_tail import RingTail
+from vllm_obs.telemetry.view import Source
 
 MIB = 1 << 20
 FOUND = {
@@ -131,3 +132,25 @@ def test_levels_of_a_process_that_is_gone_are_zero(ledger: MemoryLedger) -> None
     assert levels == {"weights": 300 * MIB, "kv_cache": 90 * MIB, "unaccounted": 10 * MIB}
     metrics.refresh([])
     assert {value.number for value in store.families[NAME].series.values()} == {0}
+
+
+def test_levels_of_who_died_with_an_observer_are_zero_and_the_others_go_on(ledger: MemoryLedger) -> None:
+    store, resumed_store = MetricStore(CATALOGUE), MetricStore(CATALOGUE)
+    gone, lives = ("EngineCore_DP0", 2), ("APIServer_0", 1)
+    for who in (gone, lives):
+        look_at(ledger, who, 10**18)
+    MemoryMetrics(store, ledger).refresh([gone, lives])
+    resumed_store.restore(store.state())
+    resumed = MemoryLedger(look)
+    parts = {"libraries": 70 * MIB, "tokenizer": 20 * MIB}
+    found = MemorySampled(*lives, "", 100 * MIB, list(parts), list(parts.values()), 10**18)
+    resumed.record(Source("Observer", 3, 8, ""), found)
+    MemoryMetrics(resumed_store, resumed).refresh([lives])
+    levels = {
+        labels: value.number for labels, value in resumed_store.families[NAME].series.items() if value.number
+    }
+    assert levels == {
+        ("APIServer", "0", "libraries"): 70 * MIB,
+        ("APIServer", "0", "tokenizer"): 20 * MIB,
+        ("APIServer", "0", "unaccounted"): 10 * MIB,
+    }
