@@ -1,6 +1,7 @@
 """IncidentLog: the incidents of a run as the Observer recorded them, and their counter."""
 
 from collections import deque
+from typing import Any
 
 from vllm_obs.telemetry.death_cause import CAUSES
 from vllm_obs.telemetry.metric_store import MetricStore
@@ -22,6 +23,8 @@ class IncidentLog(BaseView):
     def __init__(self, store: MetricStore) -> None:
         self._store = store
         self._filed: deque[IncidentFiled] = deque(maxlen=MAX_INCIDENTS)
+        self._counted: deque[str] = deque(maxlen=MAX_INCIDENTS)
+        """The names of the last that are in the counter, those of earlier Observers too."""
 
     @property
     def last(self) -> IncidentFiled | None:
@@ -31,6 +34,14 @@ class IncidentLog(BaseView):
     def all(self) -> list[IncidentFiled]:
         """Oldest first."""
         return list(self._filed)
+
+    def state(self) -> Any:
+        """What is counted already, for a checkpoint: another Observer may have to tell that it is over."""
+        return list(self._counted)
+
+    def restore(self, state: Any) -> None:
+        """Go on from a `state`. TypeError if it is none."""
+        self._counted.extend(state)
 
     def record(self, source: Source, record: Record) -> None:
         """Count what an Observer has filed."""
@@ -49,4 +60,6 @@ class IncidentLog(BaseView):
                 self._filed[place] = filed
                 return
         self._filed.append(filed)
-        self._store.value(METRIC, filed.cause if filed.cause in CAUSES else "other").add()
+        if filed.incident not in self._counted:
+            self._counted.append(filed.incident)
+            self._store.value(METRIC, filed.cause if filed.cause in CAUSES else "other").add()

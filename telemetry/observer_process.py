@@ -144,6 +144,7 @@ def _checkpoint_of(service: ObserverService) -> Checkpoint:
         "utilisation": service.views.utilisation,
         "memory": service.memory,
         "stalls": service.context.stall_log,
+        "incidents": service.views.incidents,
     }
     return Checkpoint(service.config.run_dir / CHECKPOINT_NAME, parts)
 

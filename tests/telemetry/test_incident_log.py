@@ -21,6 +21,18 @@ def test_one_that_is_recorded_again_takes_its_own_place() -> None:
     assert store.value(METRIC, "stalled").number == 2
 
 
+def test_one_that_is_over_after_a_restart_of_the_observer_is_not_counted_again() -> None:
+    store, resumed_store = MetricStore(OWN_METRICS), MetricStore(OWN_METRICS)
+    log, resumed = IncidentLog(store), IncidentLog(resumed_store)
+    log.record(ENGINE, FILED)
+    resumed_store.restore(store.state())
+    resumed.restore(log.state())
+    over = FILED._replace(says="It stood.", filed_at=9)
+    for filed in (over, FILED._replace(incident="20260101-000001-stalled-x")):
+        resumed.record(ENGINE, filed)
+    assert (resumed.all()[0], resumed_store.value(METRIC, "stalled").number) == (over, 2)
+
+
 def test_so_many_are_kept() -> None:
     log = IncidentLog(MetricStore(OWN_METRICS))
     for number in range(MAX_INCIDENTS + 5):
