@@ -16,6 +16,8 @@ from vllm_obs.grafana.promql import (
 from vllm_obs.grafana.row_objectives import OBJECTIVES
 from vllm_obs.grafana.row_verdict import VERDICT, VERDICT_HISTORY
 
+_BAD_FRAMES = server("vllm_obs_bad_frames_total", 'reason!="unknown"')
+
 _RATE = Row(
     "Rate and errors",
     (
@@ -54,13 +56,13 @@ _RATE = Row(
             Says(
                 "What fails, and where?",
                 "errors a second by where they showed and their kind; refusals of bad requests are in it. "
-                "Messages between processes that were dropped are there by why.",
+                "Messages between processes that were dropped are there by why, less aborts of what had ended.",
                 "nothing but clients' mistakes (invalid_…). step, internal_error and stalled are the server's.",
                 "Processes and telemetry: Incidents by cause",
             ),
             (
                 Query(total(rate(server("vllm_obs_errors_total")), "where", "type"), "{{where}}: {{type}}"),
-                Query(total(rate(server("vllm_obs_bad_frames_total")), "reason"), "dropped message: {{reason}}"),
+                Query(total(rate(_BAD_FRAMES), "reason"), "dropped message: {{reason}}"),
             ),
             unit="reqps",
             page="requests",
