@@ -40,6 +40,8 @@ class CoreRecords:
                 num_prompt_tokens=request.num_prompt_tokens,
                 max_tokens=request.sampling.max_tokens,
                 priority=message.priority,
+                awaits_grammar=request.grammar is not None and not request.grammar.is_ready,
+                skips_cache=request.passes_whole_prompt,
             )
         )
 

@@ -22,7 +22,7 @@ MAX_WAITING = 65_536
 
 @dataclass(slots=True)
 class CacheSecond:
-    """One second of one engine. Prompt tokens count when their sequence is first admitted.
+    """One second of one engine. Prompt tokens that are looked up count when their sequence is first admitted.
 
     The levels are those of its last plan.
     """
@@ -60,7 +60,7 @@ class CacheTrend(BaseView):
             second = self._now.get(source.engine or "0")
             if second is not None:
                 _count_blocks(second, record)
-        elif isinstance(record, RequestTaken):
+        elif isinstance(record, RequestTaken) and not record.skips_cache:
             self._waiting[record.request_id] = record.num_prompt_tokens
             if len(self._waiting) > MAX_WAITING:
                 self._waiting.popitem(last=False)

@@ -8,7 +8,7 @@ from vllm_obs.telemetry.catalogue_vllm import SLEEP_STATES, WAITING_REASONS
 from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.live_sequences import LiveSequences
 from vllm_obs.telemetry.metric_store import EngineSeries
-from vllm_obs.telemetry.records import EngineDescribed, StepPlanned
+from vllm_obs.telemetry.records import EngineDescribed
 
 EngineFinder = Callable[[str], EngineState | None]
 """The live engine with this label, the one that the inspector shows."""
@@ -23,7 +23,7 @@ _DEFERRED = frozenset({"grammar", "lora_slots", "remote_kv"})
 
 
 class EngineLevels:
-    """What is true of one engine, and why its last plan left somebody out; `sleep_state` is GONE if it died."""
+    """What is true of one engine; `sleep_state` is GONE if it died."""
 
     def __init__(self, label: str, find_engine: EngineFinder) -> None:
         self.sleep_state = GONE
@@ -31,7 +31,6 @@ class EngineLevels:
         self._find_engine = find_engine
         self._num_blocks = 0
         self._block_size = 0
-        self._head_reason = ""
 
     @property
     def is_there(self) -> bool:
@@ -47,39 +46,37 @@ class EngineLevels:
         """How large its cache is."""
         self._num_blocks, self._block_size = record.num_blocks, record.block_size
 
-    def planned(self, record: StepPlanned) -> None:
-        """It has a reason, if anybody waits."""
-        self._head_reason = record.head_reason
-
     def show(self, series: EngineSeries, live: LiveSequences, now: int) -> None:
         """Set the gauges (at this monotonic ns); an engine that is gone has none of anything."""
         for state in SLEEP_STATES:
             series.value("vllm:engine_sleep_state", state).set(state == self.sleep_state)
         engine = self.engine
         if engine is None:
-            self._show_sequences(series, 0, 0)
+            self._show_sequences(series, 0, 0, 0)
             self._show_blocks(series, NOTHING, BlockLevels(0, 0, 0))
             series.value("vllm_obs_oldest_wait_seconds").set(0)
         else:
-            self._show_sequences(series, engine.num_running, engine.num_waiting)
+            line = engine.builder.roster.line
+            reasons = line.by_reason()
+            num_deferred = sum(reasons[reason] for reason in _DEFERRED)
+            self._show_sequences(series, engine.num_running, engine.num_waiting, num_deferred)
             self._show_blocks(series, live, engine.block_levels)
-            waiting_ns = engine.builder.roster.line.longest_wait_ns(now)
-            series.value("vllm_obs_oldest_wait_seconds").set(waiting_ns / NS)
+            series.value("vllm_obs_oldest_wait_seconds").set(line.longest_wait_ns(now) / NS)
 
     def state(self) -> Any:
         """In plain values."""
-        return [self.sleep_state, self._num_blocks, self._block_size, self._head_reason]
+        return [self.sleep_state, self._num_blocks, self._block_size]
 
     def restore(self, state: Any) -> None:
         """Go on from a `state`. TypeError or ValueError if it is none."""
-        self.sleep_state, self._num_blocks, self._block_size, self._head_reason = state
+        self.sleep_state, self._num_blocks, self._block_size = state
 
-    def _show_sequences(self, series: EngineSeries, num_running: int, num_waiting: int) -> None:
+    @staticmethod
+    def _show_sequences(series: EngineSeries, num_running: int, num_waiting: int, num_deferred: int) -> None:
         series.value("vllm:num_requests_running").set(num_running)
         series.value("vllm:num_requests_waiting").set(num_waiting)
-        reason = WAITING_REASONS[self._head_reason in _DEFERRED]
-        for each in WAITING_REASONS:
-            series.value("vllm:num_requests_waiting_by_reason", each).set(num_waiting if each == reason else 0)
+        for reason, num in zip(WAITING_REASONS, (num_waiting - num_deferred, num_deferred), strict=True):
+            series.value("vllm:num_requests_waiting_by_reason", reason).set(num)
 
     def _show_blocks(self, series: EngineSeries, live: LiveSequences, levels: BlockLevels) -> None:
         for state, num_blocks in zip(("active", "cached", "free"), levels, strict=True):

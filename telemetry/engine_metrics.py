@@ -1,5 +1,6 @@
 """EngineMetrics: one engine's steps, levels, cache and tokens, counted from its core's records."""
 
+from collections import deque
 from typing import Any
 
 from vllm_obs.telemetry.cache_config import CONFIG_ENGINE, cache_config_values
@@ -27,6 +28,7 @@ from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.step_phases import phase_ns
 
 SECONDS_PER_NS = 1e-9
+MAX_PAST_GENERATIONS = 32
 
 
 class EngineMetrics:
@@ -46,6 +48,7 @@ class EngineMetrics:
         self._pending = PendingSteps()
         self._described: EngineDescribed | None = None
         self._generation = 0
+        self._past: deque[int] = deque(maxlen=MAX_PAST_GENERATIONS)
 
     @property
     def num_steps_in_flight(self) -> int:
@@ -58,14 +61,21 @@ class EngineMetrics:
         engine = self._levels.engine
         return engine.num_waiting if engine is not None else 0
 
-    def follow(self, generation: int, pid: int) -> None:
-        """What comes now is from the process with this ring; if it is another, the one before is gone."""
+    def follow(self, generation: int, pid: int) -> bool:
+        """What comes now is from the process with this ring; if it is another, the one before is gone.
+
+        False where that process is past: what is read of it late must not take the levels of the one that lives.
+        """
         if generation == self._generation:
-            return
+            return True
+        if generation in self._past:
+            return False
+        self._past.append(self._generation)
         self._generation, self.pid = generation, pid
         self.live, self._pending = LiveSequences(), PendingSteps()
         self._clock.begin(0)
         self._levels.sleep_state = AWAKE
+        return True
 
     def die(self) -> None:
         """Its process ended: all levels are zero. What it still wrote may yet be read, and counts."""
@@ -83,12 +93,14 @@ class EngineMetrics:
         family.value(*cache_config_values(self.series.engine, record)).set(1)
 
     def state_changed(self, record: EngineStateChanged) -> None:
-        """It sleeps or wakes; one that is paused is awake."""
-        self._levels.sleep_state = record.state if record.state in SLEEP_STATES else AWAKE
+        """It sleeps or wakes; one that is paused is awake, one that has died neither."""
+        if self._levels.is_there:
+            self._levels.sleep_state = record.state if record.state in SLEEP_STATES else AWAKE
 
     def taken(self, record: RequestTaken) -> None:
         """A sequence waits."""
-        self.live.add(LiveSequence(record.request_id, record.num_prompt_tokens))
+        sequence = LiveSequence(record.request_id, record.num_prompt_tokens, skips_cache=record.skips_cache)
+        self.live.add(sequence)
         self.observe_delay("request", record.taken_at - record.submitted_at)
 
     def released(self, record: RequestReleased) -> None:
@@ -108,7 +120,6 @@ class EngineMetrics:
 
     def planned(self, record: StepPlanned) -> None:
         """A step begins: who came and who went, and what each row will have."""
-        self._levels.planned(record)
         self._pending.drop(record.preempted_ids)
         self._prompts.preempted(record, self.live)
         looks_up = self._described is None or self._described.enable_prefix_caching
@@ -142,8 +153,8 @@ class EngineMetrics:
             self._ran(worker)
 
     def observe_delay(self, direction: str, num_ns: int) -> None:
-        """Something took so long from process to process."""
-        self.series.histogram("vllm_obs_ipc_delay_seconds", direction).observe(num_ns * SECONDS_PER_NS)
+        """Something took so long from process to process; by the clock of another host it may be less than 0."""
+        self.series.histogram("vllm_obs_ipc_delay_seconds", direction).observe(max(0, num_ns) * SECONDS_PER_NS)
 
     def refresh(self, now: int) -> None:
         """Set every level to what is true now (monotonic ns)."""
@@ -160,11 +171,13 @@ class EngineMetrics:
     def state(self) -> Any:
         """What it must know to go on, in plain values."""
         described = list(self._described) if self._described is not None else None
-        return [self._generation, self.pid, described, [part.state() for part in self._parts()]]
+        parts = [part.state() for part in self._parts()]
+        return [self._generation, list(self._past), self.pid, described, parts]
 
     def restore(self, state: Any) -> None:
         """Go on from a `state`. TypeError or ValueError if it is none."""
-        self._generation, self.pid, described, states = state
+        self._generation, past, self.pid, described, states = state
+        self._past.extend(past)
         self._described = EngineDescribed(*described) if described is not None else None
         for part, part_state in zip(self._parts(), states, strict=True):
             part.restore(part_state)

@@ -56,7 +56,8 @@ class LedgerBuilder:
         self._book.trust(ledger)
         ledger.engine, ledger.taken_at = self._engine, record.taken_at
         self._wait_in_inbox(ledger, record)
-        ledger.switch("queue", record.taken_at, "paused" if self._paused_at else FIRST_LOOK)
+        reason = "paused" if self._paused_at else "grammar" if record.awaits_grammar else FIRST_LOOK
+        ledger.switch("queue", record.taken_at, reason)
         self.roster.add(ledger)
         self.roster.wait(ledger)
         self._level = None

@@ -13,7 +13,7 @@ class LiveSequence:
     """One sequence between its taking and its release.
 
     `num_counted_tokens` of its prompt are in the counters; `num_computed_tokens` are in its `num_blocks` blocks
-    as planned, `num_high_tokens` the most that were ever answered.
+    as planned, `num_high_tokens` the most that were ever answered. One that `skips_cache` is not looked up there.
     """
 
     request_id: str
@@ -22,6 +22,7 @@ class LiveSequence:
     num_computed_tokens: int = 0
     num_high_tokens: int = 0
     num_blocks: int = 0
+    skips_cache: bool = False
 
     def is_plain_decode(self, begin: int) -> bool:
         """Whether what is computed from `begin` on is neither prompt that is to be counted nor recomputed."""

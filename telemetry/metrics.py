@@ -49,7 +49,7 @@ from vllm_obs.telemetry.trace_exemplars import ExemplarClock
 from vllm_obs.telemetry.view import BaseView, Source
 from vllm_obs.telemetry.watchdog_metrics import begin_stalls
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 FIRST_ENGINE = "0"
 MAX_SOURCES = 1024
 REJECTED_BY = {"overloaded": REJECTIONS[0], "too_many_queued_tokens": REJECTIONS[1]}
@@ -100,8 +100,8 @@ class MetricsView(BaseView):
         count = CORE_METHODS.get(kind)
         if count is not None:
             engine = self._engine_of(source, record)
-            engine.follow(source.generation, ELSEWHERE if source.host else source.pid)
-            count(engine, record)
+            if engine.follow(source.generation, ELSEWHERE if source.host else source.pid):
+                count(engine, record)
         handle = self._handlers.get(kind)
         if handle is not None:
             handle(source, record)

@@ -24,6 +24,9 @@ _ROOT_GAUGES = {
     "process_resident_memory_bytes": "resident_bytes",
     "process_open_fds": "num_fds",
 }
+_GC_COUNTERS = tuple(
+    f"python_gc_{name}_total" for name in ("collections", "objects_collected", "objects_uncollectable")
+)
 
 
 @dataclass(slots=True)
@@ -46,6 +49,8 @@ class ProcessMetrics:
         self._reader = reader
         self._memory = memory
         self._processes: dict[int, Process] = {}
+        self._garbage: tuple[int, list[list[int]]] = (0, [])
+        """The process whose collector is shown, and what it said last."""
         store.value("python_info", *_python_labels()).set(1)
 
     def seen(self, role: str, pid: int) -> None:
@@ -63,14 +68,14 @@ class ProcessMetrics:
         has_launcher = root is not None and root.role == LAUNCHER
         if source.pid != self._root_pid and not (has_launcher and record.client_index == 0):
             return
-        columns = {
-            "python_gc_collections_total": record.num_collections,
-            "python_gc_objects_collected_total": record.num_collected,
-            "python_gc_objects_uncollectable_total": record.num_uncollectable,
-        }
-        for name, counts in columns.items():
-            for generation, count in zip(GC_GENERATIONS, counts, strict=False):
-                self._store.value(name, generation).raise_to(count)
+        columns = [record.num_collections, record.num_collected, record.num_uncollectable]
+        pid, before = self._garbage
+        if pid != source.pid:  # another has taken its place, and counts from zero
+            before = [[0] * len(column) for column in columns]
+        self._garbage = source.pid, columns
+        for name, counts, counted in zip(_GC_COUNTERS, columns, before, strict=True):
+            for generation, count, num_before in zip(GC_GENERATIONS, counts, counted, strict=False):
+                self._store.value(name, generation).add(max(0, count - num_before))
 
     def refresh(self) -> None:
         """Read all of them; in a replay, where there is no root, the pids are others' by now."""
@@ -94,14 +99,17 @@ class ProcessMetrics:
 
     def state(self) -> Any:
         """In plain values."""
-        return [
+        processes = [
             [each.role, each.rank, each.pid, each.started_ticks, each.counted_seconds]
             for each in self._processes.values()
         ]
+        return [processes, *self._garbage]
 
     def restore(self, state: Any) -> None:
-        """Go on from a `state`. TypeError if it is none."""
-        self._processes = {row[2]: Process(*row) for row in state}
+        """Go on from a `state`. TypeError or ValueError if it is none."""
+        processes, pid, garbage = state
+        self._processes = {row[2]: Process(*row) for row in processes}
+        self._garbage = pid, garbage
 
     def _count(self, process: Process, numbers: ProcessNumbers) -> None:
         process.started_ticks = numbers.started_ticks

@@ -39,7 +39,7 @@ class PromptMetrics:
             if sequence is None:
                 continue
             self._count(sequence, num_cached, "local_cache_hit")
-            if looks_up:
+            if looks_up and not sequence.skips_cache:
                 self._series.value("vllm:prefix_cache_queries_total").add(sequence.num_prompt_tokens)
                 self._series.value("vllm:prefix_cache_hits_total").add(num_cached)
         if planned.resumed_ids:

@@ -95,7 +95,10 @@ class HttpRequestEnded(NamedTuple):
 
 
 class RequestTaken(NamedTuple):
-    """Core: the sequence was taken out of the inbox and queued."""
+    """Core: the sequence was taken out of the inbox and queued, or will be once its grammar is compiled.
+
+    One that `skips_cache` is not looked up in the prefix cache: each token of its prompt must pass the model.
+    """
 
     request_id: str
     client_index: int
@@ -104,6 +107,8 @@ class RequestTaken(NamedTuple):
     num_prompt_tokens: int
     max_tokens: int
     priority: int
+    awaits_grammar: bool = False
+    skips_cache: bool = False
 
 
 class RequestReleased(NamedTuple):

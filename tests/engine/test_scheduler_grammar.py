@@ -12,8 +12,9 @@ from vllm_obs.engine.errors import RequestError, RequestFailedError
 from vllm_obs.engine.messages import FinishReason, SamplingSpec
 from vllm_obs.engine.request import Request
 from vllm_obs.engine.scheduler_state import INTERNAL_ERROR
+from vllm_obs.engine.structured.grammar_book import GrammarBook
 from vllm_obs.telemetry.activity import Activity
-from vllm_obs.telemetry.records import StepPlanned
+from vllm_obs.telemetry.records import RequestTaken, StepPlanned
 
 
 @dataclass
@@ -153,6 +154,28 @@ def test_the_step_s_record_names_who_waits_for_a_grammar() -> None:
     bench.add("free", [1, 2, 3], max_tokens=1)
     bench.step()
     assert [planned.grammar_ids for planned in bench.recorder.of(StepPlanned)] == [["bound"]]  # type: ignore[attr-defined]
+
+
+class Book(GrammarBook):
+    """Hands out one grammar."""
+
+    def __init__(self, grammar: FakeGrammar) -> None:
+        super().__init__(tiny_config().model)
+        self.grammar = grammar
+
+    def order(self, grammar: str) -> FakeGrammar:
+        return self.grammar
+
+
+def test_the_record_of_a_sequence_says_whether_its_grammar_is_still_to_be_compiled() -> None:
+    grammar = FakeGrammar()
+    bench = Bench(grammars=Book(grammar))
+    for request_id in ("waits", "ready"):
+        bench.add(request_id, [1, 2, 3], sampling=SamplingSpec(max_tokens=2, grammar="any"))
+        grammar.is_ready = True
+    bench.add("free", [1, 2, 3])
+    taken = {each.request_id: each.awaits_grammar for each in bench.recorder.of(RequestTaken)}  # type: ignore[attr-defined]
+    assert taken == {"waits": True, "ready": False, "free": False}
 
 
 def test_a_core_that_only_waits_for_grammars_says_so() -> None:

@@ -151,12 +151,13 @@ class MetricFacts:
         self._submitted[request_id] = record._replace(**changes)
         self.tell(API, self._submitted[request_id])
 
-    def take(self, request_id: str) -> None:
+    def take(self, request_id: str, **changes: bool) -> None:
         """The core queues it."""
         sent = self._submitted[request_id]
         record = RequestTaken(
             request_id, 0, sent.submitted_at, self.later(), sent.num_prompt_tokens, sent.max_tokens, 0
         )
+        record = record._replace(**changes)
         self._taken[request_id], self._waiting[request_id] = record, None
         self._tables[request_id], self._num_tokens[request_id] = [], []
         self.tell(CORE, record)
@@ -167,6 +168,7 @@ class MetricFacts:
         cached: dict[str, int] | None = None,
         preempted: tuple[str, ...] = (),
         head_reason: str = "",
+        grammar_ids: tuple[str, ...] = (),
     ) -> int:
         """Plan a step of so many tokens by request; its number. Whoever waits is admitted or resumed by it."""
         self._step += 1
@@ -203,6 +205,7 @@ class MetricFacts:
             num_free_blocks=len(self._free),
             num_cached_blocks=0,
             num_active_blocks=num_active,
+            grammar_ids=list(grammar_ids),
         )
         self._plans[self._step] = record
         self.tell(CORE, record)

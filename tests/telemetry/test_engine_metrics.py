@@ -52,6 +52,39 @@ def test_what_waits_for_a_grammar_is_deferred() -> None:
     assert samples["vllm:num_requests_waiting_by_reason{reason=deferred}"] == samples["vllm:num_requests_waiting"]
 
 
+def test_who_waits_for_a_grammar_beside_the_queue_is_deferred_and_the_others_are_not() -> None:
+    facts = begun_facts()
+    for name in ("bound", "runs", "head", "behind"):
+        facts.submit(name)
+        facts.take(name)
+    facts.plan({"runs": 10}, head_reason="max_num_seqs", grammar_ids=("bound",))
+    assert facts.samples("vllm:num_requests_waiting") == {
+        "vllm:num_requests_waiting": 3,
+        "vllm:num_requests_waiting_by_reason{reason=capacity}": 2,
+        "vllm:num_requests_waiting_by_reason{reason=deferred}": 1,
+    }
+    facts.plan({"bound": 10}, head_reason="max_num_seqs")
+    assert facts.samples("vllm:num_requests_waiting") == {
+        "vllm:num_requests_waiting": 2,
+        "vllm:num_requests_waiting_by_reason{reason=capacity}": 2,
+    }
+
+
+def test_who_waits_for_a_grammar_alone_does_so_before_any_step_is_planned() -> None:
+    """While nobody else is there, no step is planned that could say it."""
+    facts = begun_facts()
+    facts.submit("bound")
+    facts.take("bound", awaits_grammar=True)
+    assert facts.samples("vllm:num_requests_waiting_by") == {
+        "vllm:num_requests_waiting_by_reason{reason=deferred}": 1
+    }
+    facts.later(500)
+    facts.run({"bound": 10}, "bound")
+    facts.finish("bound")
+    waits = rounded(facts.samples("vllm_obs_request_wait_seconds_total"))
+    assert waits == {"vllm_obs_request_wait_seconds_total{reason=grammar}": 0.502}
+
+
 def test_block_usage_and_token_occupancy_differ_by_the_unfilled_part() -> None:
     """Seventeen tokens take two blocks of sixteen."""
     facts = begun_facts()
@@ -151,6 +184,15 @@ def test_no_lookups_are_counted_without_prefix_caching() -> None:
     facts.describe(enable_prefix_caching=False)
     generate_two_tokens(facts)
     assert facts.samples("vllm:prefix_cache") == {}
+
+
+def test_no_lookup_is_counted_for_a_prompt_that_must_pass_the_model_whole() -> None:
+    facts = begun_facts()
+    for name, skips_cache in (("embedded", True), ("asked", False)):
+        facts.submit(name)
+        facts.take(name, skips_cache=skips_cache)
+    facts.run({"embedded": 10, "asked": 10}, "asked")
+    assert facts.samples("vllm:prefix_cache") == {"vllm:prefix_cache_queries_total": 10}
 
 
 def test_every_millisecond_of_the_loop_is_busy_or_idle() -> None:

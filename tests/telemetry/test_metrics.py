@@ -6,11 +6,14 @@ from vllm_obs.telemetry.metric_store import MAX_SERIES
 from vllm_obs.telemetry.process_reader import ProcessNumbers
 from vllm_obs.telemetry.records import (
     EngineRestarted,
+    EngineStateChanged,
     FrameDropped,
     LoopSampled,
+    OutputsTaken,
     ProcessExited,
     ProcessPhase,
     ProcessStarted,
+    RequestTaken,
     StepFailed,
     TelemetrySet,
 )
@@ -120,6 +123,42 @@ def test_a_dead_engine_has_no_levels_and_keeps_its_counters() -> None:
         "vllm:request_success_total{finished_reason=error}": 1,
         "vllm:generation_tokens_total": 1,
         "vllm_obs_errors_total{type=engine_dead,where=sequence}": 1,
+    }
+
+
+def test_what_is_read_late_of_a_dead_engine_takes_no_level_from_the_one_after_it() -> None:
+    facts = MetricFacts(root_pid=1)
+    again = CORE._replace(pid=201, generation=3)
+    facts.processes.by_pid[again.pid] = ProcessNumbers(again.pid, 10, 1.0, 4096, 2048, 1, 3)
+    facts.describe()
+    facts.tell(again, DESCRIBED._replace(described_at=facts.later()))
+    facts.submit("a")
+    facts.tell(again, RequestTaken("a", 0, facts.now, facts.later(), 10, 2, 0))
+    before = facts.samples("vllm:engine_sleep_state", "vllm:num_requests_waiting")
+    facts.tell(CORE, EngineStateChanged("weights_offloaded", facts.later()))
+    assert before["vllm:num_requests_waiting"] == 1
+    assert facts.samples("vllm:engine_sleep_state", "vllm:num_requests_waiting") == before
+    resumed = facts.new_view(root_pid=1)
+    resumed.restore(facts.view.state())
+    facts.state.add_view(resumed)
+    facts.tell(CORE, EngineStateChanged("weights_offloaded", facts.later()))
+    assert facts.samples("vllm:engine_sleep_state", "vllm:num_requests_waiting", view=resumed) == before
+
+
+def test_an_engine_does_not_wake_by_what_is_read_after_its_death() -> None:
+    facts = begun_facts()
+    facts.tell(API, ProcessExited("EngineCore_DP0", CORE.pid, -9, facts.later()))
+    facts.tell(CORE, EngineStateChanged("awake", facts.later()))
+    assert facts.samples("vllm:engine_sleep_state") == {}
+
+
+def test_a_delay_by_the_clock_of_another_host_takes_nothing_from_a_sum() -> None:
+    facts = begun_facts()
+    for sent_at, taken_at in ((facts.now, facts.now + 3 * MS), (facts.now, facts.now - 2 * MS)):
+        facts.tell(API, OutputsTaken(1, 0, 0, sent_at, sent_at, taken_at, taken_at, 1))
+    assert rounded(facts.samples("vllm_obs_ipc_delay_seconds")) == {
+        "vllm_obs_ipc_delay_seconds_count{direction=output}": 2,
+        "vllm_obs_ipc_delay_seconds_sum{direction=output}": 0.003,
     }
 
 

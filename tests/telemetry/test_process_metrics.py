@@ -55,6 +55,23 @@ def test_for_a_launcher_the_first_api_server_tells_of_its_garbage() -> None:
     assert [found[f"python_gc_collections_total{{generation={number}}}"] for number in range(3)] == [30, 3, 1]
 
 
+def test_a_first_api_server_that_is_replaced_goes_on_with_the_count_of_garbage() -> None:
+    facts = told(ROOT, ENGINE)
+    facts.view._processes.seen("Launcher", ROOT.pid)
+    sampled = GarbageSampled(0, facts.later(), [30, 3, 1], [200, 20, 2], [0, 0, 0])
+    facts.tell(Source("APIServer_0", 998, 1, ""), sampled)
+    again = Source("APIServer_0", 997, 3, "")
+    facts.tell(again, sampled._replace(num_collections=[5, 1, 0], num_collected=[40, 4, 0]))
+    resumed = facts.new_view(root_pid=ROOT.pid)
+    resumed.restore(facts.view.state())
+    facts.state.add_view(resumed)
+    facts.tell(again, sampled._replace(num_collections=[6, 1, 0], num_collected=[50, 4, 0]))
+    for view in (facts.view, resumed):
+        found = facts.samples("python_gc", view=view)
+        assert [found[f"python_gc_collections_total{{generation={number}}}"] for number in range(3)] == [36, 4, 1]
+        assert found["python_gc_objects_collected_total{generation=0}"] == 250
+
+
 def test_every_process_is_shown_by_role_and_rank() -> None:
     facts = told(ROOT, ENGINE)
     assert facts.samples("vllm_obs_process") == {
