@@ -22,6 +22,10 @@ Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 
 
+_MOST = 0.75
+"""Where so many rows draw from all tokens, all rows are gone through: to copy those costs more than the others do."""
+
+
 def best_tokens(logits: torch.Tensor, rows: list[int] | None = None) -> tuple[Int64Array, Float32Array]:
     """The first best token of each row of float32 logits (R, vocab), and its logit; NaN counts as best.
 
@@ -75,14 +79,18 @@ def choose_tokens(
             tokens[row] = _draw_one(token_ids, likelihoods, numbers[row])
             needs[row] = 0
     if len(plain := np.flatnonzero(needs == Need.RANDOM)):  # last, as it overwrites
-        weights = _probabilities(logits, plain, batch)
-        drawn = draw_tokens(weights, torch.from_numpy(numbers[plain]).to(logits.device))
-        tokens[plain] = drawn.cpu().numpy()
+        rows = np.arange(len(tokens)) if _MOST * len(tokens) <= len(plain) else plain
+        weights = _probabilities(logits, rows, batch)
+        drawn = draw_tokens(weights, torch.from_numpy(numbers[rows]).to(logits.device)).cpu().numpy()
+        tokens[plain] = drawn if len(rows) == len(plain) else drawn[plain]
     return tokens
 
 
 def _probabilities(logits: torch.Tensor, rows: Int64Array, batch: SamplingBatch) -> torch.Tensor:
-    """Float32 (len(rows), vocab) at the rows' temperatures; overwrites the logits when it is all of them."""
+    """Float32 (len(rows), vocab) at the rows' temperatures; overwrites the logits when it is all of them.
+
+    Those of greedy rows, whose temperature is 0, are for nobody to read.
+    """
     temperatures = torch.from_numpy(batch.columns.temperatures[batch.rows[rows]]).to(logits.device)
     chosen = logits if len(rows) == len(logits) else logits[torch.from_numpy(rows).to(logits.device)]
     return torch.softmax(chosen.mul_(temperatures.reciprocal()[:, None]), dim=-1)

@@ -143,6 +143,23 @@ def test_grammar_masks_reach_their_rows_and_others_are_free(make_batch: BatchMak
     assert raw.logprobs[0, 0] == pytest.approx(torch.log_softmax(logits[0], -1)[100].item(), abs=1e-5)
 
 
+@pytest.mark.parametrize("num_others", [1, 2, 9])
+def test_rows_that_draw_from_all_tokens_do_so_whoever_is_beside_them(
+    make_batch: BatchMaker, num_others: int
+) -> None:
+    """Beside few others all rows are gone through, beside many those alone: a greedy one, one with few tokens."""
+    drawing = [SamplingSpec(temperature=0.5 + row / 4, seed=row) for row in range(7)]
+    others = [SamplingSpec(temperature=0.0) if row % 2 else SamplingSpec(seed=row) for row in range(num_others)]
+    logits = random_logits(len(drawing) + num_others)
+    bitmask = np.zeros((num_others, (VOCAB + 31) // 32), np.int32)
+    bitmask[:, 3] = 1 << 4
+    masks = GrammarMasks([f"r{len(drawing) + row}" for row in range(num_others)], bitmask)
+    together = sample(logits.clone(), make_batch(drawing + others, VOCAB), masks)
+    alone = sample(logits[: len(drawing)].clone(), make_batch(drawing, VOCAB), None)
+    assert together.token_ids == alone.token_ids + [100] * num_others
+    assert together.failed == []
+
+
 @pytest.mark.parametrize("max_few_words", [0, 8, 100])
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.98])
 def test_a_mask_chooses_as_if_other_tokens_were_impossible(
