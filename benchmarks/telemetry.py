@@ -37,6 +37,8 @@ OBSERVER_SECONDS = 30.0
 """The Observer may be up later than the server, and has no metrics before."""
 EXPORT_SECONDS = 2.0
 """After the load, for the spans that wait to be sent in one go: they are a part of what the load cost."""
+SETTLE_SECONDS = 6.0
+"""Before the load: what the Observer does once a start (each process's memory is looked up) is not the load's."""
 TIMED_ROUNDS = 1000
 STUDENT_95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
 """Student's t of 95 % by degrees of freedom, from 1 on; beyond them it is near enough to the last."""
@@ -218,6 +220,9 @@ def measure(has_telemetry: bool, cost: RingCost, options: argparse.Namespace) ->
             metrics = f"http://127.0.0.1:{port}/metrics"
             warm = argparse.Namespace(**{**vars(options), "num_prompts": options.concurrency, "output_len": 8})
             load(port, warm)
+            if has_telemetry:
+                counters(port)  # which waits for the Observer
+            time.sleep(SETTLE_SECONDS)
             counted, begun = counters(port) if has_telemetry else (0, 0), cpu_seconds(root)
             with repeating(options.scrape_seconds, lambda: has_telemetry and answers(metrics)):
                 report = load(port, options)

@@ -23,8 +23,8 @@ from vllm_obs.telemetry.watchdog_headers import RunHeaders
 TEXT = "/v1/completions"
 NUM_SERVERS = 2
 SYNTHETIC = ("--load-format", "synthetic", "--max-model-len", "4096")
-SLOW = (*SYNTHETIC, "--model-loader-extra-config", '{"base_seconds": 0.02}')
-LONG = {"prompt": "Once", "max_tokens": 3000, "ignore_eos": True}
+LIGHT = ("--max-model-len", "4096", "--kv-cache-memory-bytes", str(1 << 29))
+LONG = {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True}
 RESTART_SECONDS = 20.0
 """An API server imports its libraries again, on a busy machine."""
 
@@ -136,7 +136,7 @@ def num_running(server: Server) -> float:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Server]:
-    server = started(*SLOW, "--api-server-count", str(NUM_SERVERS))
+    server = started(*LIGHT, "--api-server-count", str(NUM_SERVERS))
     yield server
     try:
         server.family = psutil.Process(server.process.pid).children(recursive=True)
@@ -260,10 +260,10 @@ def test_a_killed_engine_is_replaced_for_every_server(served: Server) -> None:
 
 
 def test_sigterm_lets_all_servers_finish_what_they_have() -> None:
-    server = started(*SLOW, "--api-server-count", "2")
+    server = started(*LIGHT, "--api-server-count", "2")
     try:
         with ThreadPoolExecutor(6) as pool:
-            body = {"prompt": "Once", "max_tokens": 250, "ignore_eos": True}
+            body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
             replies = [pool.submit(server.request, "POST", TEXT, body) for _ in range(6)]
             eventually(lambda: num_running(server) == 6)
             server.process.send_signal(signal.SIGTERM)
@@ -283,7 +283,7 @@ def refuses(server: Server) -> bool:
 
 
 def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1() -> None:
-    server = started(*SLOW, "--api-server-count", "2", "--shutdown-timeout", "1")
+    server = started(*LIGHT, "--api-server-count", "2", "--shutdown-timeout", "1")
     try:
         streams = Streams(server, 4)
         server.process.send_signal(signal.SIGTERM)
@@ -296,7 +296,7 @@ def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1() -> None:
 
 
 def test_nobody_is_let_in_before_all_are_ready_and_an_engine_that_dies_by_then_ends_the_start(base: Path) -> None:
-    server = Server(*SYNTHETIC, "--api-server-count", "2", env={"VLLM_OBS_RUN_DIR": str(base)})
+    server = Server(*LIGHT, "--api-server-count", "2", env={"VLLM_OBS_RUN_DIR": str(base)})
     try:
         eventually(lambda: "APIServer_1" in processes(server))
         late = processes(server)["APIServer_1"]
@@ -336,7 +336,7 @@ def is_serving(base: Path, role: str) -> bool:
 
 def test_a_killed_launcher_leaves_nothing_and_frees_the_port(tmp_path: Path, base: Path) -> None:
     shared_before = {path.name for path in Path("/dev/shm").iterdir()}
-    server = started(*SLOW, "--api-server-count", "2", run_dir=base)
+    server = started(*LIGHT, "--api-server-count", "2", run_dir=base)
     try:
         streams = Streams(server, 2)
         server.process.kill()

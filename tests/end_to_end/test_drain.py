@@ -9,15 +9,15 @@ import pytest
 from serving import Server
 
 TEXT = "/v1/completions"
-LONG = {"prompt": "Once", "max_tokens": 2000, "ignore_eos": True}
-SLOW = ("--load-format", "synthetic", "--model-loader-extra-config", '{"base_seconds": 0.02}')
+LONG = {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True}
+LIGHT = ("--max-model-len", "4096", "--kv-cache-memory-bytes", str(1 << 29))
 DRAIN_SECONDS = 1.0
 NUM_STREAMS = 3
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    server = Server(*SLOW, "--shutdown-timeout", str(DRAIN_SECONDS))
+    server = Server(*LIGHT, "--shutdown-timeout", str(DRAIN_SECONDS))
     try:
         server.wait_ready()
         yield server

@@ -17,6 +17,7 @@ from observed_server import await_that
 from serving import Server
 
 FEW, EIGHT = 4, 8
+LIGHT = ("--max-model-len", "2048", "--kv-cache-memory-bytes", str(1 << 28))
 START_SECONDS = 120.0
 
 
@@ -48,7 +49,7 @@ def started_at_once(num_servers: int) -> Iterator[Fleet]:
         env = {"VLLM_OBS_RUN_DIR": base}
         servers = []
         for number in range(num_servers):
-            words = ("--load-format", "synthetic", "--served-model-name", f"model-{number}", "--host", "127.0.0.1")
+            words = (*LIGHT, "--served-model-name", f"model-{number}", "--host", "127.0.0.1")
             servers.append(AnyPort(*words, env=env))
             stack.callback(servers[-1].close)
         for server in servers:

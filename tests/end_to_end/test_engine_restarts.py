@@ -29,14 +29,9 @@ RELOAD_SECONDS = 15.0
 LIGHT = ("--max-model-len", "2048", "--kv-cache-memory-bytes", str(1 << 29))
 POISON = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": "scheduler=exit:3@poison"}
 """An engine leaves with code 3 when it is to run a request with that label."""
-TWO_RANKS = (
-    "--load-format",
-    "synthetic",
-    "--distributed-executor-backend",
-    "mp",
-    "--model-loader-extra-config",
-    '{"num_ranks": 2, "base_seconds": 0.01}',
-)
+TWO_STAGES = (*LIGHT, "--pipeline-parallel-size", "2")
+STAGES = ("Worker_TP0_PP0", "Worker_TP0_PP1")
+SECOND = STAGES[1]
 
 
 @contextlib.contextmanager
@@ -245,8 +240,8 @@ def check_spent(server: Server) -> None:
 
 
 def test_four_poison_requests_in_a_minute_are_the_end(base: Path) -> None:
-    """P12, on an engine that is there again soon."""
-    with started(base, "--load-format", "synthetic", **POISON) as watched:
+    """P12."""
+    with started(base, *LIGHT, **POISON) as watched:
         begun_at = time.monotonic()
         check_poison(watched.server, 4)
         check_spent(watched.server)
@@ -255,28 +250,28 @@ def test_four_poison_requests_in_a_minute_are_the_end(base: Path) -> None:
 
 def test_a_killed_worker_of_two_is_named_and_nothing_is_left_of_its_engine(base: Path) -> None:
     """P3, and of it P2."""
-    with started(base, *TWO_RANKS) as watched:
+    with started(base, *TWO_STAGES) as watched:
         server = watched.server
         streams = Streams(server, 4)
         before, sockets = watched.samples(), sockets_in(base)
-        assert roles(server) == {"EngineCore_DP0", "Worker_TP0", "Worker_TP1", "Observer"}
+        assert roles(server) == {"EngineCore_DP0", *STAGES, "Observer"}
         assert named_memory(server) == []
-        first, second = server.child("Worker_TP0"), server.child("Worker_TP1")
+        first, second = (server.child(stage) for stage in STAGES)
         engine = engine_of(server)
         killed_at = time.monotonic()
         second.kill()
         for line in streams.join():
             assert line.startswith('data: {"error":')
             assert '"reason":"engine_dead"' in line
-            assert "Worker_TP1 was killed by SIGKILL" in line
+            assert f"{SECOND} was killed by SIGKILL" in line
         assert max(streams.ended_at) - killed_at < 3 * 2.0
         assert all(gone(one.pid, 9) for one in (first, second, engine))
         await_ready(server)
         assert ask(server)[0] == 200
-        assert server.child("Worker_TP1").pid != second.pid
-        check_counters(watched, before, "Worker_TP1 was killed by SIGKILL", 4)
+        assert server.child(SECOND).pid != second.pid
+        check_counters(watched, before, f"{SECOND} was killed by SIGKILL", 4)
         assert sockets_in(base) == sockets
-        ranks = [server.child(f"Worker_TP{rank}") for rank in (0, 1)]
+        ranks = [server.child(stage) for stage in STAGES]
         engine_of(server).kill()
         assert all(gone(rank.pid, 3 * 3.0) for rank in ranks), "no worker outlives its engine"
         await_that(lambda: server.request("GET", "/readyz")[0] == 503, 5)
@@ -285,15 +280,14 @@ def test_a_killed_worker_of_two_is_named_and_nothing_is_left_of_its_engine(base:
     (run,) = (path for path in base.iterdir() if path.is_dir())
     assert list(run.glob("*.sock")) == []
     exits = [line for line in (run / "APIServer_0.log").read_text().splitlines() if "the engine died" in line]
-    assert "exited with code 70: Worker_TP1 was killed by SIGKILL" in exits[0]
+    assert f"exited with code 70: {SECOND} was killed by SIGKILL" in exits[0]
 
 
 @pytest.mark.parametrize("site", ["engine_input", "engine_output", "engine_step"])
 def test_an_engine_thread_that_raises_is_never_ok_but_dead(base: Path, site: str) -> None:
     """P5: with restarts spent the process ends; nobody is answered 200 by a dead engine."""
     faults = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": f"{site}=raise"}
-    flags = ("--load-format", "synthetic", "--engine-restarts", "0")
-    with started(base, *flags, **faults) as watched:
+    with started(base, *LIGHT, "--engine-restarts", "0", **faults) as watched:
         server = watched.server
         asked_at = time.monotonic()
         status, body, _ = ask(server)
@@ -311,10 +305,10 @@ def test_an_engine_thread_that_raises_is_never_ok_but_dead(base: Path, site: str
 
 def test_a_killed_api_server_takes_all_along_and_its_port_is_free_at_once(base: Path) -> None:
     """P6."""
-    with started(base, *TWO_RANKS) as watched:
+    with started(base, *TWO_STAGES) as watched:
         server = watched.server
         Streams(server, 2)
-        assert roles(server) == {"EngineCore_DP0", "Worker_TP0", "Worker_TP1", "Observer"}
+        assert roles(server) == {"EngineCore_DP0", *STAGES, "Observer"}
         assert named_memory(server) == []
         server.process.kill()
         server.process.wait(10)
@@ -324,7 +318,7 @@ def test_a_killed_api_server_takes_all_along_and_its_port_is_free_at_once(base: 
         assert (run / "EngineCore_DP0.ring").exists()
         (content,) = incidents(base)
         assert (content["incident"]["cause"], content["incident"]["culprit"]["role"]) == ("killed", "APIServer_0")
-        again = Server(*TWO_RANKS, env={"VLLM_OBS_RUN_DIR": str(base)}, port=server.port)
+        again = Server(*TWO_STAGES, env={"VLLM_OBS_RUN_DIR": str(base)}, port=server.port)
         try:
             again.wait_ready(60)
             assert ask(again)[0] == 200

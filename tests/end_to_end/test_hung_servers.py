@@ -20,12 +20,12 @@ from vllm_obs.server.api_server_watch import STALLS_A_KILL
 STALL_SECONDS = 1.0
 LOOK_SECONDS = 1.0
 """How long after the limit it may be until somebody looks."""
-SYNTHETIC = ("--load-format", "synthetic", "--max-model-len", "4096")
+LIGHT = ("--max-model-len", "4096", "--kv-cache-memory-bytes", str(1 << 29))
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ObservedServer]:
-    with serving(*SYNTHETIC, "--api-server-count", "2", "--stall-timeout", f"{STALL_SECONDS:g}") as server:
+    with serving(*LIGHT, "--api-server-count", "2", "--stall-timeout", f"{STALL_SECONDS:g}") as server:
         running = ObservedServer(server)
         yield running
         running.close()

@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     file = tmp_path_factory.mktemp("keys") / "keys"
     file.write_text(KEY + "\n")
     file.chmod(0o600)
-    with serving("--load-format", "synthetic", "--api-key-file", str(file)) as running:
+    with serving("--api-key-file", str(file)) as running:
         running.wait_observed()
         yield running
 
