@@ -53,14 +53,14 @@ def _ago(age: float | None) -> str:
 
 def _rings(lost: dict[str, int]) -> None:
     rows = [row for row in _processes() if row["ring"]]
-    num_lost = sum(lost.values()) + sum(row["num_dropped_records"] or 0 for row in rows)
+    num_lost = sum(lost.values())  # those that were not written are missing where others are, and counted there
     st.markdown(f"**Flight recorders** · {count(num_lost, 'record')} lost" if num_lost else "**Flight recorders**")
     st.dataframe(
         {
             "Process": [name_of(row["role"]) for row in rows],
             "Records": [row["num_records"] for row in rows],
             "Not written": [row["num_dropped_records"] for row in rows],
-            "Lost unread": [lost.get(row["role"], 0) for row in rows],
+            "Lost": [lost.get(row["role"], 0) for row in rows],
             "Size": [size(row.get("ring_bytes")) for row in rows],
             "Written over in": [seconds(row.get("ring_turn_seconds")) for row in rows],
         },
@@ -69,7 +69,9 @@ def _rings(lost: dict[str, int]) -> None:
         key="rings",
         placeholder=NOTHING,
     )
-    st.caption("A record is lost when the Observer reads later than its ring is written over.")
+    st.caption(
+        "A record is lost when it is not written, or its ring is written over before the Observer reads it."
+    )
 
 
 def _laws() -> None:

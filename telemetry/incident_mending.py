@@ -7,6 +7,8 @@ from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
+from vllm_obs.telemetry.process_roles import FIRST_ENGINE
+
 Document = dict[str, Any]
 
 NS = 1_000_000_000
@@ -47,6 +49,7 @@ class _Verdict(TypedDict):
 
 
 class _Step(TypedDict):
+    engine: NotRequired[str]
     step: int
     schedule_begun_at: int
     updated_at: int | None
@@ -143,6 +146,8 @@ def mended_content(content: Document, name: str, run: str) -> Document:
         found[part] = [row for row in content[part] if _fits(row, shape)]
         if num_lost := len(content[part]) - len(found[part]):
             damaged.append(f"{num_lost} of {len(content[part])} rows of {file}")
+    # Of a version that told of one engine only.
+    found["steps"] = [{"engine": FIRST_ENGINE, **row} for row in found["steps"]]
     return {**found, "incident": document, "damaged": damaged}
 
 

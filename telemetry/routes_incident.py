@@ -6,8 +6,8 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from vllm_obs.telemetry.incident_mending import mended
-from vllm_obs.telemetry.incident_reader import read_incident
+from vllm_obs.telemetry.incident_mending import mended, mended_content
+from vllm_obs.telemetry.incident_reader import read_parts
 from vllm_obs.telemetry.incident_shelf import IncidentShelf
 from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
 
@@ -24,7 +24,7 @@ def incident_router(context: InspectContext) -> APIRouter:
 
     @router.get("/inspect/incidents/{name}", summary="One incident: steps, open requests, processes, stacks, logs")
     async def incident(name: str) -> Response:
-        found = await asyncio.to_thread(read_incident, shelf, name) if shelf is not None else None
+        found = await asyncio.to_thread(_whole, shelf, name) if shelf is not None else None
         if found is None:
             raise InspectError(f"no incident {name[:64]!r} is kept here", 404)
         return Answer(found)
@@ -38,6 +38,15 @@ def _recorded(context: InspectContext) -> list[dict[str, Any]]:
 
 def _documents(shelf: IncidentShelf) -> list[dict[str, Any]]:
     return [mended(shelf.read(name), name, shelf.path.parent.name) for name in shelf.names()]
+
+
+def _whole(shelf: IncidentShelf, name: str) -> dict[str, Any] | None:
+    """All of an incident that can be read; None where there is none of that name."""
+    if name not in shelf.names():
+        return None
+    # Its document may be damaged, and the other files be whole.
+    content = {"incident": shelf.read(name), **read_parts(shelf, name)}
+    return mended_content(content, name, shelf.path.parent.name)
 
 
 def _merged(kept: list[dict[str, Any]], recorded: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -278,17 +278,20 @@ def test_memory_sums_to_what_is_resident_and_says_what_room_is_left() -> None:
 def test_losses_and_broken_laws_come_first() -> None:
     answers = answers_of("saturated")
     answers["/inspect/state"]["telemetry"] |= {"num_lost_records": 5, "lost_by_role": {"Worker_TP1": 5}}
+    worker = next(row for row in answers["/inspect/processes"]["processes"] if row["role"] == "Worker_TP1")
+    worker["num_dropped_records"] = 2  # two of the five were never written
     law = answers["/inspect/invariants"]["laws"][3]
     law |= {"num_broken": 2, "subject": "a-0", "evidence": "3 tokens, and 4 answered"}
     page = shown("processes", KeptSource(answers))
     read = texts(page)
     assert "5 records lost" in read
     assert "Records lost 5" in read
+    assert "**Flight recorders** · 5 records lost" in read
     assert ":red[broken: output tokens]" in read
     laws = next(each.value for each in page.dataframe if "Law" in each.value)
     assert list(laws.iloc[0]) == [2, law["says"], "a-0: 3 tokens, and 4 answered"]
-    rings = next(each.value for each in page.dataframe if "Lost unread" in each.value)
-    assert dict(zip(rings["Process"], rings["Lost unread"], strict=True))["Worker TP1"] == 5
+    rings = next(each.value for each in page.dataframe if "Lost" in each.value)
+    assert dict(zip(rings["Process"], rings["Lost"], strict=True))["Worker TP1"] == 5
 
 
 def test_held_at_a_step_it_says_that_it_shows_the_present() -> None:

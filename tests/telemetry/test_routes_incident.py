@@ -1,6 +1,8 @@
 """A real Observer that sees an engine die files it, and its inspector, its metrics and its log tell of it."""
 
+import json
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +39,24 @@ def test_it_can_be_read_whole(observer: ObserverChild) -> None:
     content = observer.get(f"/inspect/incidents/{incident['incident']}")
     assert len(content["steps"]) == NUM_STEPS + 3
     assert len(content["open_requests"]) == 2
+
+
+def test_what_can_be_read_of_a_damaged_one_is_read(observer: ObserverChild) -> None:
+    shelf = observer.run_dir / "incidents"
+    (whole,) = shelf.iterdir()
+    damaged = shutil.copytree(whole, shelf / "20260101-000000-killed-Worker_TP9")
+    try:
+        rows = [json.loads(line) for line in (whole / "steps.jsonl").read_text().splitlines()]
+        older = [{name: value for name, value in row.items() if name != "engine"} for row in rows]
+        (damaged / "steps.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in older))
+        for document in ("{}", "cut off"):
+            (damaged / "incident.json").write_text(document)
+            content = observer.get(f"/inspect/incidents/{damaged.name}")
+            assert content["incident"]["says"] == "What happened cannot be read any more."
+            assert content["damaged"]
+            assert content["steps"] == [{**row, "engine": "0"} for row in older]
+    finally:
+        shutil.rmtree(damaged)
 
 
 @pytest.mark.parametrize("name", ["nothing", "..%2f..", "20260101-000000-killed-EngineCore_DP0"])
