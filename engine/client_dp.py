@@ -156,7 +156,10 @@ class DPLBAsyncMPClient:
             place.sending(request)
             self._owners[request.request_id] = place
             try:
-                return await place.client.add_request(request)
+                await place.client.add_request(request)
+                if self._owners.get(request.request_id) is not place and place.is_up:  # its abort overtook it
+                    await place.client.abort_requests([request.request_id], FinishReason.ABORT)
+                return
             except EngineDeadError:  # it ended a moment ago, and never had the sequence
                 is_ours = self._forget(request.request_id) is not None
                 if place.is_up or not is_ours:  # one that has been told lost is not sent again

@@ -97,6 +97,28 @@ async def test_aborts_go_to_the_engine_that_has_the_sequence() -> None:
 
 
 @in_loop
+async def test_a_sequence_that_is_aborted_while_it_waits_to_be_sent_does_not_run_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (engine,) = engines(1)
+    client, has_room, add = balanced(engine), asyncio.Event(), engine.add_request
+
+    async def add_when_there_is_room(request: EngineCoreRequest) -> None:
+        await has_room.wait()
+        await add(request)
+
+    monkeypatch.setattr(engine, "add_request", add_when_there_is_room)
+    sending = asyncio.create_task(client.add_request(request("r0")))
+    await asyncio.sleep(0)
+    await client.abort_requests(["r0"])  # there is nothing to abort yet
+    assert (engine.aborted, client.places[0].open_ids) == ([], {})
+    has_room.set()
+    await sending
+    assert (ids(engine), engine.aborted, engine.num_running) == (["r0"], ["r0"], 0)
+    close(engine)
+
+
+@in_loop
 async def test_the_death_of_one_is_told_in_its_turn_and_the_others_go_on() -> None:
     one, other = engines()
     client = balanced(one, other)
