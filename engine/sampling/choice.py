@@ -23,7 +23,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 _MOST = 0.75
-"""Where so many rows draw from all tokens, all rows are gone through: to copy them costs more than the others do."""
+"""Where so many rows draw from all tokens, all are gone through: to copy them costs more than the others do."""
 
 
 def best_tokens(logits: torch.Tensor, rows: list[int] | None = None) -> tuple[Int64Array, Float32Array]:
