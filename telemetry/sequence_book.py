@@ -299,9 +299,12 @@ class SequenceBook:
     def _drop_lost_orphans(self, now: int) -> None:
         for ledger in list(self.orphans.values()):
             released = ledger.released
-            if released is not None and now > released.released_at + RELEASE_GRACE_NS:
+            # Where the engine died, or its release was lost, it was there as long as it was heard of.
+            is_over = released is not None or ledger.request_id in self._without_core
+            left_at = released.released_at if released is not None else max(ledger.since, ledger.last_token_at)
+            if is_over and now > left_at + RELEASE_GRACE_NS:
                 self._drop_orphan(ledger.request_id)
-                if not self._lossy_apis and not ledger.is_partial:
+                if released is not None and not self._lossy_apis and not ledger.is_partial:
                     self._laws.report("arrivals", now, ledger.request_id, "released without having been submitted")
 
     def _drop_orphan(self, request_id: str) -> None:

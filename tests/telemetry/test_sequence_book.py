@@ -15,7 +15,7 @@ from vllm_obs.telemetry.sequence_book import (
     RELEASE_GRACE_NS,
     UNTAKEN_GRACE_NS,
 )
-from vllm_obs.telemetry.view import RecordsLost, Source, SourceGone
+from vllm_obs.telemetry.view import Fact, RecordsLost, Source, SourceGone
 
 
 def run_of(facts: list[tuple[Source, Record]]) -> tuple[RunState, RecordingView]:
@@ -224,6 +224,26 @@ def test_what_the_core_says_first_is_kept_until_the_submission_comes() -> None:
         "queue",
         "prefill",
     ]
+
+
+@pytest.mark.parametrize("loss", [[(ENGINE, SourceGone())], [(ENGINE, RecordsLost(3))]])
+def test_who_was_never_submitted_and_left_unheard_is_not_kept_for_ever(loss: list[tuple[Source, Fact]]) -> None:
+    """Its submission was lost, and its release with the engine or with a later loss."""
+    stream = a_stream()
+    state, _ = run_of([fact for fact in stream.facts if not isinstance(fact[1], RequestSubmitted)])
+    assert list(state.book.orphans) == ["r-0"]
+    for source, fact in loss:
+        state.apply(source, fact)
+    del stream.sequences["r-0"]
+    if not isinstance(loss[0][1], SourceGone):
+        stream.submit("r-1")
+        for source, record in stream.step(["r-1"]):
+            state.apply(source, record)
+    state.tick(stream.now + RELEASE_GRACE_NS // 2)
+    assert "r-0" in state.book.orphans
+    state.tick(stream.now + 2 * RELEASE_GRACE_NS)
+    assert "r-0" not in state.book.orphans
+    assert state.book.loose_ends().without_core == set()
 
 
 def test_tokens_held_for_a_submission_are_bounded() -> None:
