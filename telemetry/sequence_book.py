@@ -284,10 +284,18 @@ class SequenceBook:
         """An ending that was lost does not come any more when everything else has."""
         for ledger in list(self.live.values()):
             if ledger.is_partial and ledger.ended is None:
-                last_at = ledger.released.released_at if ledger.released is not None else 0
+                last_at = self._left_core_at(ledger)
                 last_at = max(last_at, ledger.http.ended_at) if ledger.http is not None else last_at
                 if last_at and now > last_at + RELEASE_GRACE_NS:
                     self._close(ledger)
+
+    def _left_core_at(self, ledger: SequenceLedger) -> int:
+        """When a sequence left its core, at the latest where its release was lost; 0 if it has not."""
+        if ledger.released is not None:
+            return ledger.released.released_at
+        if ledger.request_id not in self._without_core:
+            return 0
+        return max(ledger.since, ledger.last_token_at, self._doubtful_until)
 
     def _tell_held(self, ledger: SequenceLedger) -> None:
         for gap_ns, sampled_at in self._held.pop(ledger.request_id, ()):
@@ -298,13 +306,10 @@ class SequenceBook:
 
     def _drop_lost_orphans(self, now: int) -> None:
         for ledger in list(self.orphans.values()):
-            released = ledger.released
-            # Where the engine died, or its release was lost, it was there as long as it was heard of.
-            is_over = released is not None or ledger.request_id in self._without_core
-            left_at = released.released_at if released is not None else max(ledger.since, ledger.last_token_at)
-            if is_over and now > left_at + RELEASE_GRACE_NS:
+            left_at = self._left_core_at(ledger)
+            if left_at and now > left_at + RELEASE_GRACE_NS:
                 self._drop_orphan(ledger.request_id)
-                if released is not None and not self._lossy_apis and not ledger.is_partial:
+                if ledger.released is not None and not self._lossy_apis and not ledger.is_partial:
                     self._laws.report("arrivals", now, ledger.request_id, "released without having been submitted")
 
     def _drop_orphan(self, request_id: str) -> None:

@@ -208,6 +208,25 @@ def test_an_ending_that_was_lost_is_not_waited_for_forever() -> None:
     assert state.invariants.num_broken == 0
 
 
+def test_one_of_which_all_that_came_last_was_lost_is_not_live_for_ever() -> None:
+    stream = a_stream()
+    state, view = run_of(stream.facts)
+    stream.finish("r-0")
+    del stream.sequences["r-0"]
+    stream.pass_time(RELEASE_GRACE_NS)
+    state.apply(API_SERVER, RecordsLost(2))
+    state.apply(ENGINE, RecordsLost(1))
+    for source, record in [*stream.submit("r-1"), *stream.step(["r-1"])]:
+        state.apply(source, record)
+    state.tick(stream.now + RELEASE_GRACE_NS // 2)
+    assert set(state.sequences) == {"r-0", "r-1"}
+    state.tick(stream.now + 2 * RELEASE_GRACE_NS)
+    assert set(state.sequences) == {"r-1"}
+    assert [(ledger.request_id, ledger.ended, ledger.is_partial) for ledger in view.closed] == [
+        ("r-0", None, True)
+    ]
+
+
 def test_what_the_core_says_first_is_kept_until_the_submission_comes() -> None:
     stream = a_stream()
     submission = next(fact for fact in stream.facts if isinstance(fact[1], RequestSubmitted))
