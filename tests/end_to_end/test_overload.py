@@ -39,7 +39,7 @@ def server() -> Iterator[ObservedServer]:
 
 
 def use_cache(server: ObservedServer, word: int) -> None:
-    """Use two thirds of the blocks. Their memory is taken when they are first used, and is no growth under load."""
+    """Use two thirds of the blocks: memory that is taken when they are first used is no growth under load."""
     prompt = {"prompt": [word] * 2000, "max_tokens": 1}
     assert asyncio.run(ask(server.port, prompt)).status == 200
 
