@@ -148,7 +148,10 @@ class AsyncMPClient:
         await self._send(AbortRequests(index, generation, list(request_ids), int(reason)))
 
     async def call_utility(self, method: str, *args: Any) -> Any:
-        """Call a named method of the EngineCore; RequestFailedError with the engine's own words if it fails."""
+        """Call a named method of the EngineCore; RequestFailedError with the engine's own words if it fails.
+
+        Where it does not answer for UTILITY_TIMEOUT_SECONDS the reason is `stalled`.
+        """
         self._num_calls += 1
         call_id = self._num_calls
         answer = self._calls[call_id] = asyncio.get_running_loop().create_future()
@@ -157,6 +160,9 @@ class AsyncMPClient:
             await self._send(UtilityCall(index, generation, call_id, method, list(args)))
             async with asyncio.timeout(UTILITY_TIMEOUT_SECONDS):
                 result = await answer
+        except TimeoutError:
+            told = f"the engine did not answer {method} within {UTILITY_TIMEOUT_SECONDS:g} s"
+            raise RequestFailedError(told, "stalled") from None
         finally:
             del self._calls[call_id]
         if result.error:

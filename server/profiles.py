@@ -147,7 +147,7 @@ class ServerProfiles:
     async def _follow(self, order: ProfileOrder, engine: EngineCalls) -> None:
         """Ask until it is over and written: an idle process records its end when it is asked."""
         deadline = time.monotonic() + order.seconds + WRITE_SECONDS
-        with contextlib.suppress(VllmObsError, TimeoutError):
+        with contextlib.suppress(VllmObsError):
             while time.monotonic() < deadline:
                 await asyncio.sleep(LOOK_SECONDS)
                 if await self._is_over(engine):
@@ -186,7 +186,7 @@ class ServerProfiles:
 
 
 async def _is_profiled(engine: EngineCalls) -> bool:
-    with contextlib.suppress(VllmObsError, TimeoutError):
+    with contextlib.suppress(VllmObsError):
         return bool(await engine.call_utility("is_profiling"))
     return False
 

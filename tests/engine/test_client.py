@@ -173,6 +173,23 @@ def test_the_async_client_serves_calls_and_aborts(on_loop: Callable[[Body], None
     on_loop(body)
 
 
+def test_a_call_that_an_engine_does_not_answer_is_told_as_a_stall(
+    on_loop: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_async, "UTILITY_TIMEOUT_SECONDS", 0.2)
+
+    async def body(client: AsyncMPClient) -> None:
+        os.kill(client.facts.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(RequestFailedError, match=r"did not answer ping within 0.2 s") as raised:
+                await client.call_utility("ping")
+        finally:
+            os.kill(client.facts.pid, signal.SIGCONT)
+        assert raised.value.reason == "stalled"
+
+    on_loop(body)
+
+
 def test_the_async_client_fails_every_pending_call_when_the_engine_dies(on_loop: Callable[[Body], None]) -> None:
     async def body(client: AsyncMPClient) -> None:
         os.kill(client.facts.pid, signal.SIGSTOP)
