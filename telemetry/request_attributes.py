@@ -110,9 +110,10 @@ def error_of(ledgers: Sequence[SequenceLedger], http: HttpRequestEnded | None) -
     open: what was asked for was not generated.
     """
     for ledger in ledgers:
-        if ledger.ended is None:
+        if ledger.is_abandoned:
             return SERVER_GONE, "the API server ended before the sequence did"
-        if ledger.ended.finish_reason not in GOOD_ENDINGS:
+        # Of one whose ending was lost only the reply tells how that was.
+        if ledger.ended is not None and ledger.ended.finish_reason not in GOOD_ENDINGS:
             return _ending(ledger.ended.finish_reason, ledger.ended.error, http)
     if http is None or http.status < 400:
         return (http.reason, http.reason) if http is not None and http.reason else ("", "")

@@ -178,7 +178,7 @@ def _num_cut_off(state: RunState, process: ProcessFacts) -> int:
     """How many sequences of an API server never ended."""
     if not process.role.startswith(API_ROLE):
         return 0
-    return sum(ledger.ended is None and ledger.api_generation == process.generation for ledger in state.ended)
+    return sum(ledger.is_abandoned and ledger.api_generation == process.generation for ledger in state.ended)
 
 
 def _signal_name(number: int) -> str:

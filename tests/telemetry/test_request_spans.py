@@ -221,7 +221,7 @@ def test_scrapes_and_probes_are_no_traces_of_their_own() -> None:
 )
 def test_what_was_not_generated_has_a_status(ending: Any, http: Any, error_type: str, error: str) -> None:
     view, sink = view_and_spans()
-    closed = ledger(ended=ending, http=http, since=5000)
+    closed = ledger(ended=ending, http=http, since=5000, is_abandoned=ending is None)
     view.record(API, closed.submitted)
     if http is not None:
         view.record(API, http)
@@ -229,6 +229,17 @@ def test_what_was_not_generated_has_a_status(ending: Any, http: Any, error_type:
     server = sink.spans[-1]
     assert (server.attributes["error.type"], server.error) == (error_type, error)
     assert len(sink.spans) == 1 + len(STAGES)
+
+
+@pytest.mark.parametrize(("status", "error"), [(200, ""), (500, "HTTP 500")])
+def test_where_an_ending_was_lost_the_reply_says_whether_all_went_well(status: int, error: str) -> None:
+    view, sink = view_and_spans()
+    http = http_ended(status=status)
+    closed = ledger(ended=None, http=http, since=5000, is_partial=True)
+    view.record(API, closed.submitted)
+    view.record(API, http)
+    view.sequence_closed(closed)
+    assert sink.spans[-1].error == error
 
 
 def test_five_that_were_aborted_are_five_traces_with_status() -> None:
