@@ -24,7 +24,7 @@ from vllm_obs.engine.errors import ConfigError
         (["--no-port"], "there is no flag --no-port"),
         (["--max-model"], "there is no flag --max-model"),
         (["a", "b"], "unexpected argument b"),
-        (["--port"], "--port: expected one argument"),
+        (["--port"], "--port needs a value"),
         (["--port", "-x"], "there is no flag -x"),
     ],
 )
