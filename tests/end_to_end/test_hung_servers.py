@@ -48,6 +48,7 @@ def test_one_that_hangs_is_named_then_killed_and_another_takes_its_place(server:
     victim = server.server.child("APIServer_1")
     since = time.monotonic()
     os.kill(victim.pid, signal.SIGSTOP)
+    await_that(lambda: victim.status() == psutil.STATUS_STOPPED)  # until then it may still take a connection
     first = [socket.create_connection(("127.0.0.1", server.server.port)) for _ in range(2)]
     (stall,) = await_that(lambda: stalls(server))
     assert (stall["engine"], stall["role"], stall["pid"]) == ("", "APIServer_1", victim.pid)
