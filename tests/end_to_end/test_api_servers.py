@@ -160,16 +160,19 @@ def test_the_launcher_is_the_root_and_serves_nothing_itself(served: Server) -> N
 def settle(served: Server) -> None:
     """Return when nobody is connected and the launcher has heard of it."""
     eventually(lambda: not any(connections_by_server(served).values()))
-    time.sleep(0.5)
+    time.sleep(1.0)
 
 
 def test_streams_are_spread_and_an_abort_works_on_any_of_them(served: Server) -> None:
     settle(served)
     streams = Streams(served, 8)
-    by_server = connections_by_server(served)
-    assert max(by_server.values()) - min(by_server.values()) <= 1, by_server
-    assert num_running(served) == 8
-    streams.leave()
+    try:
+        by_server = connections_by_server(served)
+        # The launcher knows of connections that have ended by what busy servers report, and may be behind by one.
+        assert max(by_server.values()) - min(by_server.values()) <= 2, by_server
+        assert num_running(served) == 8
+    finally:
+        streams.leave()
     eventually(lambda: num_running(served) == 0, 3.0)
 
 
