@@ -18,6 +18,8 @@ from serving import Server
 
 FEW, EIGHT = 4, 8
 LIGHT = ("--max-model-len", "2048", "--kv-cache-memory-bytes", str(1 << 28))
+MODELS = {FEW: ("--load-format", "synthetic"), EIGHT: LIGHT}
+"""Few serve no model: to load it so often at once would take a minute of the tests that everybody waits for."""
 START_SECONDS = 120.0
 
 
@@ -49,7 +51,7 @@ def started_at_once(num_servers: int) -> Iterator[Fleet]:
         env = {"VLLM_OBS_RUN_DIR": base}
         servers = []
         for number in range(num_servers):
-            words = (*LIGHT, "--served-model-name", f"model-{number}", "--host", "127.0.0.1")
+            words = (*MODELS[num_servers], "--served-model-name", f"model-{number}", "--host", "127.0.0.1")
             servers.append(AnyPort(*words, env=env))
             stack.callback(servers[-1].close)
         for server in servers:
