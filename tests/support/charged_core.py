@@ -172,3 +172,13 @@ def submission(request_id: str, at: int, num_prompt_tokens: int, account: str, *
     """A sequence that leaves the API server, without an HTTP request of its own."""
     known = {"operation": "text_completion", "model": MODEL, "max_tokens": 16, "top_p": 1.0, "account": account}
     return unknown_submission(request_id, at)._replace(num_prompt_tokens=num_prompt_tokens, **{**known, **changes})
+
+
+def check_settled(core: ChargedCore) -> None:
+    """No law is broken, nobody runs or waits, and no step stays open."""
+    broken = {law: count for law, count in core.state.invariants.counts().items() if count}
+    assert broken == {}, core.state.invariants.breaches()
+    engine = core.state.engines["0"]
+    assert (engine.num_running, engine.num_waiting) == (0, 0)
+    core.state.tick(core.now + 10**11)
+    assert [step for step, facts in engine.open_steps.items() if not facts.is_over] == []
