@@ -1,11 +1,12 @@
 """The choice of one token per row: the best for greedy rows, a drawn one for the others.
 
-On a CPU, whole-vocabulary passes that gain from several threads are torch's and done for all rows at once; the
-rest is numpy's, row by row: every parallel region waits for the slowest thread, which on a busy host takes longer
-than the work.
+On a CPU, rows are drawn by a compiled kernel in this thread, and what filters need is numpy's, row by row: every
+parallel region waits for the slowest thread, which on a busy host takes longer than the work.
 """
 
 from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,12 @@ from vllm_obs.engine.sampling.inverse_cdf import draw_tokens
 from vllm_obs.engine.sampling.sorted_truncation import truncated_weights
 from vllm_obs.engine.sampling.truncation import is_whole, kept_tokens, nucleus
 
+if TYPE_CHECKING:
+    from vllm_obs.engine.kernels.cpu.draw import Draw
+
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
+Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -44,21 +49,17 @@ def best_tokens(logits: torch.Tensor, rows: list[int] | None = None) -> tuple[In
     return indices.cpu().numpy(), maxima.cpu().numpy()
 
 
-def best_among(logits: Float32Array, token_ids: Int64Array) -> tuple[int, float]:
-    """The first best of these tokens of one row, and its logit; -inf where there is no token."""
-    if not len(token_ids):
-        return 0, -np.inf
-    values = logits[token_ids]
-    place = int(values.argmax())
-    return int(token_ids[place]), float(values[place])
+def has_draw_kernel(logits: torch.Tensor) -> bool:
+    """Whether rows of these logits without filters are drawn by a compiled kernel, which takes masks too."""
+    return logits.device.type == "cpu" and _draw_kernel() is not None
 
 
 def choose_tokens(
-    logits: torch.Tensor, best: Int64Array, batch: SamplingBatch, few: Mapping[int, Int64Array] | None = None
+    logits: torch.Tensor, best: Int64Array, batch: SamplingBatch, masks: Mapping[int, Int32Array] | None = None
 ) -> Int64Array:
     """int64 (R,) for finite float32 logits (R, vocab), whose best tokens are `best`; may overwrite the logits.
 
-    `few`, on a CPU: all tokens that a row without filters may have; its other logits are not looked at.
+    masks: where `has_draw_kernel`, the words of what a random row without filters may have; -1 if that is nothing.
     """
     tokens = best.copy()
     if not batch.needed & Need.RANDOM:
@@ -72,18 +73,46 @@ def choose_tokens(
     if len(filtered := np.flatnonzero(needs == Need.RANDOM | Need.FILTERS)):
         draw = _draw_filtered if logits.device.type == "cpu" else _draw_sorted
         tokens[filtered] = draw(logits, filtered, numbers[filtered], batch)
-    for row, token_ids in (few or {}).items():
-        if needs[row] == Need.RANDOM and len(token_ids):
-            temperature = batch.columns.temperatures[batch.rows[row]]
-            likelihoods = _weights_of(logits.numpy()[row, token_ids], temperature)
-            tokens[row] = _draw_one(token_ids, likelihoods, numbers[row])
-            needs[row] = 0
     if len(plain := np.flatnonzero(needs == Need.RANDOM)):  # last, as it overwrites
-        rows = np.arange(len(tokens)) if _MOST * len(tokens) <= len(plain) else plain
-        weights = _probabilities(logits, rows, batch)
-        drawn = draw_tokens(weights, torch.from_numpy(numbers[rows]).to(logits.device)).cpu().numpy()
-        tokens[plain] = drawn if len(rows) == len(plain) else drawn[plain]
+        if has_draw_kernel(logits):
+            tokens[plain] = _draw_compiled(logits, plain, numbers[plain], best, batch, masks or {})
+        else:
+            tokens[plain] = _draw_plain(logits, plain, numbers, batch)
     return tokens
+
+
+@cache
+def _draw_kernel() -> "Draw | None":
+    # Imported here: compiled kernels are for CPUs.
+    from vllm_obs.engine.kernels.cpu.draw import compiled_draw
+
+    return compiled_draw()
+
+
+def _draw_compiled(
+    logits: torch.Tensor,
+    rows: Int64Array,
+    numbers: Float64Array,
+    best: Int64Array,
+    batch: SamplingBatch,
+    masks: Mapping[int, Int32Array],
+) -> Int64Array:
+    """In this thread, in one pass: a step's rows take less than several threads that wait for each other."""
+    kernel = _draw_kernel()
+    assert kernel is not None
+    words = {place: masks[row] for place, row in enumerate(rows.tolist()) if row in masks} if masks else {}
+    temperatures = batch.columns.temperatures[batch.rows[rows]]
+    return kernel.draw(logits.numpy(), rows, temperatures, numbers, best[rows], words)
+
+
+def _draw_plain(
+    logits: torch.Tensor, plain: Int64Array, numbers: Float64Array, batch: SamplingBatch
+) -> Int64Array:
+    """By torch, all rows at once; overwrites the logits when most are drawn."""
+    rows = np.arange(len(logits)) if _MOST * len(logits) <= len(plain) else plain
+    weights = _probabilities(logits, rows, batch)
+    drawn: Int64Array = draw_tokens(weights, torch.from_numpy(numbers[rows]).to(logits.device)).cpu().numpy()
+    return drawn if len(rows) == len(plain) else drawn[plain]
 
 
 def _probabilities(logits: torch.Tensor, rows: Int64Array, batch: SamplingBatch) -> torch.Tensor:
@@ -94,14 +123,6 @@ def _probabilities(logits: torch.Tensor, rows: Int64Array, batch: SamplingBatch)
     temperatures = torch.from_numpy(batch.columns.temperatures[batch.rows[rows]]).to(logits.device)
     chosen = logits if len(rows) == len(logits) else logits[torch.from_numpy(rows).to(logits.device)]
     return torch.softmax(chosen.mul_(temperatures.reciprocal()[:, None]), dim=-1)
-
-
-def _weights_of(values: Float32Array, temperature: np.float32) -> Float32Array:
-    """In proportion to the probabilities at a temperature; zeros where no value is finite."""
-    scaled = values / temperature
-    best = scaled.max()
-    weights: Float32Array = np.exp(scaled - best) if np.isfinite(best) else np.zeros_like(scaled)
-    return weights
 
 
 def _draw_filtered(

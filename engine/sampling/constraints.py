@@ -95,15 +95,6 @@ def is_allowed(token_id: int, bitmask: npt.NDArray[np.int32], number: int) -> bo
     return place < bitmask.shape[1] and bool(bitmask.item(number, place) >> bit & 1)
 
 
-def tokens_of(words: npt.NDArray[np.int32], vocab_size: int) -> Int64Array:
-    """The tokens below `vocab_size` whose bits are set in a mask, int32 (words,), in ascending order."""
-    filled = np.flatnonzero(words)
-    bits = np.unpackbits(words[filled].view(np.uint8), bitorder="little")
-    places = np.flatnonzero(bits)
-    token_ids = filled[places // WORD_BITS] * WORD_BITS + places % WORD_BITS
-    return token_ids[token_ids < vocab_size]
-
-
 def apply_bitmask(logits: torch.Tensor, rows: Sequence[int] | Int64Array, bitmask: npt.NDArray[np.int32]) -> None:
     """Make tokens whose bit is 0 impossible, in place; bits run from the least significant of each int32.
 

@@ -1,6 +1,6 @@
 """Everything done to a step's logits before temperature: masks, allowed tokens, bans, biases, penalties."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 
 from vllm_obs.engine.plan import GrammarMasks
+from vllm_obs.engine.sampling.choice import has_draw_kernel
 from vllm_obs.engine.sampling.columns import Need, SamplingBatch
 from vllm_obs.engine.sampling.constraints import (
     TokenEdits,
@@ -15,18 +16,15 @@ from vllm_obs.engine.sampling.constraints import (
     apply_bitmask,
     banned_by_bad_words,
     is_allowed,
-    tokens_of,
 )
 from vllm_obs.engine.sampling.penalties import Penalties, apply_penalties
 
+Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
-
-MAX_FEW_WORDS = 128
-"""Words of a mask with a token that is allowed: up to 4096 tokens, which is where it begins to pay."""
 
 _IS_RANDOM, _IS_EDITED = int(Need.RANDOM), int(Need.EDITS)
 _IS_LOOKED_THROUGH = int(Need.RANDOM | Need.FILTERS | Need.EDITS)
-"""Of these needs a row that draws from few tokens has the first alone: filters and edits want all logits.
+"""Of these needs a row that is drawn under its mask has the first alone: filters and edits want all logits masked.
 
 Plain numbers: a flag's operators take a microsecond each.
 """
@@ -35,12 +33,12 @@ Plain numbers: a flag's operators take a microsecond each.
 class Edited(NamedTuple):
     """What became of a step's rows.
 
-    `changed`: rows whose best token may be another now. `few`: what rows may have, of which all else is left as
-    it was, since looking at so few tokens is less than going through all logits.
+    `changed`: rows whose best token may be another now. `masks`: rows that are drawn under these words of theirs,
+    int32; their logits were left as they are.
     """
 
     changed: list[int]
-    few: dict[int, Int64Array]
+    masks: dict[int, Int32Array]
 
 
 def apply_edits(
@@ -70,7 +68,7 @@ def apply_edits(
     edits.apply(logits)
     if batch.needed & Need.PENALTIES:
         apply_penalties(logits, [_penalties(index, batch) for index in batch.indices(Need.PENALTIES)])
-    return Edited(sorted({*edited.changed, *batch.indices(Need.EDITS)}), edited.few)
+    return Edited(sorted({*edited.changed, *batch.indices(Need.EDITS)}), edited.masks)
 
 
 def _masked_rows(request_ids: Sequence[str], masks: GrammarMasks) -> dict[int, int]:
@@ -86,10 +84,10 @@ def _apply_masks(
 ) -> Edited:
     """Apply the masks that change what is chosen; row by row, as numpy takes longer to begin with so few."""
     edited, applied = Edited([], {}), dict[int, int]()
-    needs, best_ids, is_few = batch.needs.tolist(), best.tolist(), _few(logits, batch, masks)
+    needs, best_ids, is_drawn_masked = batch.needs.tolist(), best.tolist(), has_draw_kernel(logits)
     for row, number in masked.items():
-        if is_few(number) and needs[row] & _IS_LOOKED_THROUGH == _IS_RANDOM:
-            edited.few[row] = tokens_of(masks.bitmask[number], logits.shape[-1])
+        if is_drawn_masked and needs[row] & _IS_LOOKED_THROUGH == _IS_RANDOM:
+            edited.masks[row] = masks.bitmask[number]
             continue
         is_banned = not is_allowed(best_ids[row], masks.bitmask, number)
         if is_banned:
@@ -101,14 +99,6 @@ def _apply_masks(
         is_whole = numbers == list(range(len(masks.bitmask)))
         apply_bitmask(logits, list(applied), masks.bitmask if is_whole else masks.bitmask[numbers])
     return edited
-
-
-def _few(logits: torch.Tensor, batch: SamplingBatch, masks: GrammarMasks) -> Callable[[int], bool]:
-    """Whether the mask of a number leaves so few tokens that on a CPU these are looked at alone."""
-    if logits.device.type != "cpu" or not batch.needed & Need.RANDOM:
-        return lambda number: False
-    num_words: list[int] = np.count_nonzero(masks.bitmask, axis=1).tolist()
-    return lambda number: num_words[number] <= MAX_FEW_WORDS
 
 
 def _can_only_end(row: torch.Tensor, ending_ids: npt.NDArray[np.int64]) -> bool:

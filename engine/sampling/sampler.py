@@ -10,9 +10,9 @@ import torch
 from vllm_obs.engine.faults import InjectedFaultError, any_planted, maybe_fault
 from vllm_obs.engine.messages import Logprobs
 from vllm_obs.engine.plan import GrammarMasks
-from vllm_obs.engine.sampling.choice import best_among, best_tokens, choose_tokens
+from vllm_obs.engine.sampling.choice import best_tokens, choose_tokens
 from vllm_obs.engine.sampling.columns import Need, SamplingBatch
-from vllm_obs.engine.sampling.edits import Edited, apply_edits
+from vllm_obs.engine.sampling.edits import apply_edits
 from vllm_obs.engine.sampling.logprobs import gather_logprobs, position_of
 
 Float32Array = npt.NDArray[np.float32]
@@ -40,8 +40,9 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, masks: GrammarMasks | Non
     logprob_rows = batch.indices(Need.LOGPROBS)
     raw = torch.log_softmax(_select(logits, logprob_rows), dim=-1) if logprob_rows else None
     edited = apply_edits(logits, batch, masks, best)
-    emptied = _look_again(logits, edited, best)
-    tokens = choose_tokens(logits, best, batch, edited.few)
+    emptied = _look_again(logits, edited.changed, best)
+    tokens = choose_tokens(logits, best, batch, edited.masks)
+    emptied |= tokens < 0
     failed = broken | emptied
     logprobs = [] if raw is None else _logprobs(raw, logprob_rows, tokens, batch)
     tokens[failed] = -1
@@ -62,16 +63,13 @@ def _blank(logits: torch.Tensor, is_unusable: BoolArray) -> None:
         logits[torch.from_numpy(is_unusable).to(logits.device)] = 0.0
 
 
-def _look_again(logits: torch.Tensor, edited: Edited, best: Int64Array) -> BoolArray:
-    """Find the best tokens of edited rows anew, in place. Which rows have none: their logits become zeros."""
+def _look_again(logits: torch.Tensor, changed: list[int], best: Int64Array) -> BoolArray:
+    """Find the best tokens of changed rows anew, in place. Which rows have none: their logits become zeros."""
     is_emptied = np.zeros(len(best), np.bool_)
-    if edited.changed:
-        best[edited.changed], maxima = best_tokens(logits, edited.changed)
-        is_emptied[edited.changed] = ~np.isfinite(maxima)
+    if changed:
+        best[changed], maxima = best_tokens(logits, changed)
+        is_emptied[changed] = ~np.isfinite(maxima)
         _blank(logits, is_emptied)
-    for row, token_ids in edited.few.items():
-        best[row], maximum = best_among(logits.numpy()[row], token_ids)
-        is_emptied[row] = not np.isfinite(maximum)
     return is_emptied
 
 

@@ -26,7 +26,8 @@ def warm_up(config: VllmConfig, runner: ModelRunner) -> None:
         _compile_decodes(config, runner)
     blocks = list(range(-(-(num_tokens + 1) // block_size)))
     num_words = -(-config.model.architecture.vocab_size // 32)
-    masks = GrammarMasks(["warm-up"], np.full((1, num_words), -1, np.int32))  # of a grammar that allows all
+    # Of a grammar that allows all: with one, whatever draws is compiled too.
+    masks = GrammarMasks(["warm-up"], np.full((1, num_words), -1, np.int32))
     for sampling in _specs(config, runner):
         new = NewRow("warm-up", np.zeros(num_tokens, np.int32), num_tokens, sampling, blocks, 0)
         for plan in (

@@ -17,6 +17,7 @@ LEVELS = (
 LONG = {"prompt": [5] * 20, "max_tokens": 1500, "ignore_eos": True, "stream": True}
 BLOCK_SIZE = 16
 NUM_BLOCKS = 200
+NUM_PROMPT_TOKENS = 17
 NUM_NAMES = 500
 PATIENCE = 3
 """A promised second is asserted at three times its length: machines that test have other work too."""
@@ -94,12 +95,12 @@ def test_a_chunked_prompt_is_one_sample_for_each_step_it_ran_in(tmp_path: Path) 
 def test_usage_and_occupancy_differ_by_what_is_empty_in_half_filled_blocks(tmp_path: Path) -> None:
     env = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": "sample_tokens=delay:0.3"}
     with observed(tmp_path / "model", "--num-gpu-blocks-override", str(NUM_BLOCKS), env=env) as slow:
-        prompts = [[100 + number] * 17 for number in range(4)]
+        prompts = [[100 + number] * NUM_PROMPT_TOKENS for number in range(4)]
         events = slow.server.stream("/v1/completions", {"prompt": prompts, "max_tokens": 15, "ignore_eos": True})
         request_id = next(events)["id"].removeprefix("cmpl-")
         filled, usage, occupancy = await_that(lambda: snapshot(slow, request_id))
         events.close()
-    assert [17 <= num_tokens <= 32 for num_tokens in filled] == [True] * 4
+    assert max(filled) <= 2 * BLOCK_SIZE, filled
     assert usage == pytest.approx(4 * 2 / NUM_BLOCKS, abs=1e-12)
     assert occupancy == pytest.approx(sum(filled) / (NUM_BLOCKS * BLOCK_SIZE), abs=1e-12)
     num_empty = 4 * 2 * BLOCK_SIZE - sum(filled)
@@ -107,7 +108,7 @@ def test_usage_and_occupancy_differ_by_what_is_empty_in_half_filled_blocks(tmp_p
 
 
 def snapshot(server: ObservedServer, request_id: str) -> tuple[list[int], float, float] | None:
-    """Computed tokens of each sequence, usage and occupancy, where no step came between."""
+    """Computed tokens of each sequence, usage and occupancy, once all decode and where no step came between."""
     before = server.samples()
     sequences = server.request(request_id)["sequences"]
     after = server.samples()
@@ -115,5 +116,7 @@ def snapshot(server: ObservedServer, request_id: str) -> tuple[list[int], float,
         return None
     steps = [sequence["steps"] for sequence in sequences]
     filled = [step["num_computed_tokens"][-1] + step["num_scheduled_tokens"][-1] for step in steps]
+    if min(filled) < NUM_PROMPT_TOKENS:  # prompts that come a step later than others have a share of it
+        return None
     usage, occupancy = "vllm:kv_cache_usage_perc", "vllm_obs_kv_token_occupancy_ratio"
     return filled, total(after, usage), total(after, occupancy)

@@ -220,14 +220,13 @@ class Emitter:
         """A context whose instructions run only where the condition holds."""
         return self.build.if_then(condition)
 
-    def changed_where_any(
-        self, lanes: Value, body: Callable[[], Sequence[Value]], values: Sequence[Value]
+    def changed_where(
+        self, condition: Value, body: Callable[[], Sequence[Value]], values: Sequence[Value]
     ) -> list[Value]:
-        """What the body makes of the values where any of the lanes (bits) is set, else the values as they are."""
+        """What the body makes of the values where the condition holds, else the values as they are."""
         build, before = self.build, self.build.block
         inside, after = self.function.append_basic_block(), self.function.append_basic_block()
-        bits = build.bitcast(lanes, ir.IntType(self.num_lanes))
-        build.cbranch(build.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0)), inside, after)
+        build.cbranch(condition, inside, after)
         build.position_at_end(inside)
         results, end = list(body()), build.block
         build.branch(after)
@@ -239,6 +238,14 @@ class Emitter:
             phi.add_incoming(result, end)
             merged.append(phi)
         return merged
+
+    def changed_where_any(
+        self, lanes: Value, body: Callable[[], Sequence[Value]], values: Sequence[Value]
+    ) -> list[Value]:
+        """`changed_where` any of the lanes (bits) is set."""
+        bits = self.build.bitcast(lanes, ir.IntType(self.num_lanes))
+        is_any = self.build.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
+        return self.changed_where(is_any, body, values)
 
     def finish(self) -> None:
         """End the function."""

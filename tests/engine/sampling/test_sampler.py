@@ -10,7 +10,7 @@ import torch
 from vllm_obs.engine import faults
 from vllm_obs.engine.messages import SamplingSpec
 from vllm_obs.engine.plan import GrammarMasks
-from vllm_obs.engine.sampling import choice, edits
+from vllm_obs.engine.sampling import choice
 from vllm_obs.engine.sampling.columns import SamplingBatch
 from vllm_obs.engine.sampling.sampler import sample
 
@@ -143,11 +143,14 @@ def test_grammar_masks_reach_their_rows_and_others_are_free(make_batch: BatchMak
     assert raw.logprobs[0, 0] == pytest.approx(torch.log_softmax(logits[0], -1)[100].item(), abs=1e-5)
 
 
+@pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("num_others", [1, 2, 9])
 def test_rows_that_draw_from_all_tokens_do_so_whoever_is_beside_them(
-    make_batch: BatchMaker, num_others: int
+    make_batch: BatchMaker, num_others: int, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside few others all rows are gone through, beside many those alone: a greedy one, one with few tokens."""
+    """By torch, beside few others all rows are gone through, beside many those alone."""
+    if not is_compiled:
+        monkeypatch.setattr(choice, "_draw_kernel", lambda: None)
     drawing = [SamplingSpec(temperature=0.5 + row / 4, seed=row) for row in range(7)]
     others = [SamplingSpec(temperature=0.0) if row % 2 else SamplingSpec(seed=row) for row in range(num_others)]
     logits = random_logits(len(drawing) + num_others)
@@ -160,12 +163,13 @@ def test_rows_that_draw_from_all_tokens_do_so_whoever_is_beside_them(
     assert together.failed == []
 
 
-@pytest.mark.parametrize("max_few_words", [0, 8, 100])
+@pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.98])
 def test_a_mask_chooses_as_if_other_tokens_were_impossible(
-    make_batch: BatchMaker, share: float, max_few_words: int, monkeypatch: pytest.MonkeyPatch
+    make_batch: BatchMaker, share: float, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edits, "MAX_FEW_WORDS", max_few_words)
+    if not is_compiled:
+        monkeypatch.setattr(choice, "_draw_kernel", lambda: None)
     specs = list(FEATURES.values())
     prompts, outputs = histories(len(specs))
     logits, batch = random_logits(len(specs)), make_batch(specs, VOCAB, prompts, outputs)
@@ -178,11 +182,12 @@ def test_a_mask_chooses_as_if_other_tokens_were_impossible(
     assert (sampled.token_ids, sampled.failed) == (expected.token_ids, [])
 
 
-@pytest.mark.parametrize("max_few_words", [0, 100])
+@pytest.mark.parametrize("is_compiled", [False, True])
 def test_a_mask_without_a_possible_token_fails_its_row_alone(
-    make_batch: BatchMaker, max_few_words: int, monkeypatch: pytest.MonkeyPatch
+    make_batch: BatchMaker, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edits, "MAX_FEW_WORDS", max_few_words)
+    if not is_compiled:
+        monkeypatch.setattr(choice, "_draw_kernel", lambda: None)
     specs = [spec for spec in (SamplingSpec(temperature=0.0), SamplingSpec(seed=1)) for _ in range(3)]
     logits = torch.zeros(6, VOCAB)
     logits[1::3, 7] = -torch.inf
@@ -194,6 +199,19 @@ def test_a_mask_without_a_possible_token_fails_its_row_alone(
     assert [(name, reason) for name, reason, _ in sampled.failed] == [
         (f"r{row}", "invalid_value") for row in (0, 1, 3, 4)
     ]
+
+
+@pytest.mark.parametrize("vocab_size", [17, VOCAB, 4096])
+def test_with_and_without_a_kernel_the_same_tokens_are_drawn(
+    make_batch: BatchMaker, vocab_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(vocab_size)
+    logits = torch.from_numpy((3 * random.normal(size=(40, vocab_size))).astype(np.float32))
+    specs = [SamplingSpec(temperature=0.2 + row / 20, seed=row) for row in range(40)]
+    batch = make_batch(specs, vocab_size)
+    compiled = sample(logits.clone(), batch, None).token_ids
+    monkeypatch.setattr(choice, "_draw_kernel", lambda: None)
+    assert sample(logits.clone(), batch, None).token_ids == compiled
 
 
 def test_a_mask_that_is_too_short_allows_no_token_beyond_it(make_batch: BatchMaker) -> None:
