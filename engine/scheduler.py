@@ -177,7 +177,7 @@ class Scheduler:
         The update without those whose token their grammar did not know.
         """
         place = {request.rank: number for number, request in enumerate(update.requests)}
-        kept = list(range(len(update.requests)))
+        failed, has_ended = set[int](), False
         for request in constrained:
             number = place.get(request.rank)
             if number is None or request.grammar is None or request.finish_reason != NOT_ENDED:
@@ -187,17 +187,19 @@ class Scheduler:
                 request.grammar.accept(update.token_ids[number])
             except Exception as error:
                 self._state.fail_on(request, error)
-                kept.remove(number)
+                failed.add(number)
                 continue
             if not request.sampling.eos_token_ids and request.grammar.is_over:
                 self._state.end(request, FinishReason.STOP)
-        update = update._replace(is_plain=False)
-        if len(kept) == len(update.requests):
-            return update
+                has_ended = True
+        if not failed:
+            return update._replace(is_plain=False) if has_ended else update
+        kept = [number for number in range(len(update.requests)) if number not in failed]
         return update._replace(
             requests=[update.requests[number] for number in kept],
             token_ids=[update.token_ids[number] for number in kept],
             request_ids=[update.request_ids[number] for number in kept],
+            is_plain=False,
         )
 
     @property
