@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from vllm_obs.telemetry.block_picture import BlockPicture, draw
 from vllm_obs.telemetry.engine_state import EngineState
-from vllm_obs.telemetry.inspect_context import InspectError
 from vllm_obs.telemetry.inspect_events import EventHub, event_bytes
+from vllm_obs.telemetry.inspect_reply import InspectError
 
 MAX_QUEUED = 64
 REDRAW_SECONDS = 2.0

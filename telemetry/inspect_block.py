@@ -6,7 +6,7 @@ from vllm_obs.telemetry.block_map import BlockMap
 from vllm_obs.telemetry.block_undo import BlockBefore
 from vllm_obs.telemetry.block_view import BlockView
 from vllm_obs.telemetry.inspect_blocks import MAX_OWNERS_SHOWN, view_at
-from vllm_obs.telemetry.inspect_context import InspectError
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.inspect_steps import engine_of
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.ledger_tokens import tokens_held

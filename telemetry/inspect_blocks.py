@@ -5,7 +5,7 @@ from typing import Any
 from vllm_obs.telemetry.block_map import BlockMap
 from vllm_obs.telemetry.block_view import BlockView
 from vllm_obs.telemetry.engine_state import EngineState
-from vllm_obs.telemetry.inspect_context import InspectError
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.inspect_steps import engine_of
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.run_state import RunState

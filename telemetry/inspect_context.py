@@ -1,11 +1,8 @@
-"""InspectContext: what the inspector's routes answer from, and how their answers are written."""
+"""InspectContext: what the inspector's routes answer from."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
-
-import orjson
-from starlette.responses import JSONResponse
 
 from vllm_obs.telemetry.cache_trend import CacheTrend
 from vllm_obs.telemetry.device_reader import DeviceReader
@@ -79,39 +76,3 @@ class InspectContext:
     incidents: IncidentLog | None = None
     shelf: IncidentShelf | None = None
     """None of a recording that belongs to no incident's folder."""
-
-
-class Answer(JSONResponse):
-    """A JSON reply, written by orjson; never kept by a cache."""
-
-    def __init__(self, content: Any, status_code: int = 200) -> None:
-        super().__init__(content, status_code, headers={"cache-control": "no-store"})
-
-    def render(self, content: Any) -> bytes:
-        """The body."""
-        return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
-
-
-_ERROR_TYPES = {
-    404: "not_found",
-    408: "timeout",
-    409: "conflict",
-    413: "too_large",
-    415: "unsupported_media_type",
-    503: "overloaded",
-    504: "timeout",
-}
-"""HTTP status → the word in the reply; of what is not here the request is at fault."""
-
-
-class InspectError(Exception):
-    """What was asked for cannot be answered; `status` is HTTP's."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
-
-    def answer(self) -> Answer:
-        """The reply, in the error shape of the API server."""
-        kind = _ERROR_TYPES.get(self.status, "invalid_value")
-        return Answer({"error": {"message": str(self), "type": kind, "code": self.status}}, self.status)

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import orjson
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 MAX_CLIENTS = 16
@@ -77,14 +76,13 @@ class EventHub:
             client.is_dropped.set()
 
 
-class EventStream(Response):
+_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+
+
+class EventStream:
     """The reply to one client: an endless text/event-stream until the client leaves or is dropped."""
 
-    media_type = "text/event-stream"
-
     def __init__(self, hub: EventHub, opening: Opening = no_opening) -> None:
-        super().__init__(headers={"cache-control": "no-store"})
-        del self.headers["content-length"]
         self._hub = hub
         self._opening = opening
 
@@ -107,7 +105,7 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_all(self, events: AsyncIterator[bytes], client: EventClient, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         async for event in events:
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_SECONDS):

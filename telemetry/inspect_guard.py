@@ -3,8 +3,9 @@
 import ipaddress
 from urllib.parse import urlsplit
 
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from vllm_obs.telemetry.inspect_reply import Answer
 
 POLICY_VIOLATION = 1008
 _LOOPBACK_NAMES = frozenset({"localhost"})
@@ -34,7 +35,7 @@ class InspectGuard:
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal})
             return
         error = {"message": refusal, "type": "forbidden", "code": 403}
-        await JSONResponse({"error": error}, status_code=403)(scope, receive, send)
+        await Answer({"error": error}, 403)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> str | None:
         hosts = _values(scope, b"host")

@@ -5,18 +5,14 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from fastapi import FastAPI
-from starlette.responses import HTMLResponse, Response
+from vllm_obs.telemetry.inspect_reply import Reply
 
 _HEADERS = {"content-security-policy": "default-src 'none'", "x-content-type-options": "nosniff"}
 
 
-def add_index(app: FastAPI) -> None:
-    """Answer `/` with the page, made from the application's own OpenAPI document."""
-
-    @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return HTMLResponse(index_page(app.openapi()), headers=_HEADERS)
+def index_reply(document: Mapping[str, Any]) -> Reply:
+    """The page, made from the application's own OpenAPI document."""
+    return Reply(index_page(document).encode(), "text/html; charset=utf-8", headers=_HEADERS)
 
 
 def index_page(document: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from vllm_obs.telemetry.engine_state import EngineState
-from vllm_obs.telemetry.inspect_context import InspectError
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.inspect_steps import engine_of
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.run_state import RunState

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from vllm_obs.telemetry.economics import Economics
 from vllm_obs.telemetry.economics_costs import NO_ACCOUNT
 from vllm_obs.telemetry.http_metrics import is_counted
-from vllm_obs.telemetry.inspect_context import InspectError
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.inspect_requests import latency_ns, order_of, request_row
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.records import HttpRequestEnded, RequestSubmitted

@@ -8,7 +8,7 @@ from vllm_obs.telemetry.economics import Economics
 from vllm_obs.telemetry.economics_costs import NO_ACCOUNT
 from vllm_obs.telemetry.economics_view import cost_fields, cost_sentences
 from vllm_obs.telemetry.explain import Ahead, explain
-from vllm_obs.telemetry.inspect_context import InspectError
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.records import HttpRequestEnded
 from vllm_obs.telemetry.request_names import trace_id_of

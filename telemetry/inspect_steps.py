@@ -7,7 +7,7 @@ from typing import Any
 from vllm_obs.telemetry.binding_limit import binding_limit
 from vllm_obs.telemetry.eager_reasons import execution_of
 from vllm_obs.telemetry.engine_state import EngineState
-from vllm_obs.telemetry.inspect_context import InspectError
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.step_history import StepFacts
 from vllm_obs.telemetry.view import BaseView

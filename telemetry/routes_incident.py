@@ -3,27 +3,26 @@
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter
-from starlette.responses import Response
-
 from vllm_obs.telemetry.incident_mending import mended, mended_content
 from vllm_obs.telemetry.incident_reader import read_parts
 from vllm_obs.telemetry.incident_shelf import IncidentShelf
-from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
+from vllm_obs.telemetry.inspect_context import InspectContext
+from vllm_obs.telemetry.inspect_reply import Answer, InspectError, Reply
+from vllm_obs.telemetry.inspect_router import Router
 
 
-def incident_router(context: InspectContext) -> APIRouter:
+def incident_router(context: InspectContext) -> Router:
     """The routes, over one Observer."""
-    router = APIRouter()
+    router = Router()
     shelf = context.shelf
 
     @router.get("/inspect/incidents", summary="Deaths, stalls and failed steps of this run, oldest first")
-    async def incidents() -> Response:
+    async def incidents() -> Reply:
         kept = await asyncio.to_thread(_documents, shelf) if shelf is not None else []
         return Answer({"incidents": _merged([_of_document(document) for document in kept], _recorded(context))})
 
     @router.get("/inspect/incidents/{name}", summary="One incident: steps, open requests, processes, stacks, logs")
-    async def incident(name: str) -> Response:
+    async def incident(name: str) -> Reply:
         found = await asyncio.to_thread(_whole, shelf, name) if shelf is not None else None
         if found is None:
             raise InspectError(f"no incident {name[:64]!r} is kept here", 404)

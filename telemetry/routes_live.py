@@ -2,34 +2,37 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query
-from starlette.responses import Response
+from starlette.types import ASGIApp
 
-from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
+from vllm_obs.telemetry.inspect_context import InspectContext
 from vllm_obs.telemetry.inspect_events import EventStream
+from vllm_obs.telemetry.inspect_parameters import Asked, Bounds
 from vllm_obs.telemetry.inspect_queues import open_waits
+from vllm_obs.telemetry.inspect_reply import Answer, InspectError, Reply
+from vllm_obs.telemetry.inspect_router import Router
 from vllm_obs.telemetry.inspect_state import run_view
 from vllm_obs.telemetry.invariants import LAWS
 from vllm_obs.telemetry.trend import SPAN_SECONDS
 
+MAX_ACCEPT_CHARS = 1024
 QuantileWindow = Literal["10s", "1m", "5m", "run"]
 
 
-def live_router(context: InspectContext) -> APIRouter:
+def live_router(context: InspectContext) -> Router:
     """The routes, over one Observer."""
-    router = APIRouter()
+    router = Router()
     observer = context.observer
 
     @router.get("/inspect/state", summary="Health, queues, KV blocks, rates, the engine's loop, who waits and why")
-    async def state() -> Response:
+    async def state() -> Reply:
         return Answer(run_view(context))
 
     @router.get("/inspect/quantiles", summary="Latencies: what is typical and what is slow")
-    async def quantiles(window: QuantileWindow = "1m", engine: str | None = None) -> Response:
+    async def quantiles(window: QuantileWindow = "1m", engine: str | None = None) -> Reply:
         return Answer(quantile_view(context, window, engine))
 
     @router.get("/inspect/trend", summary="The last five minutes in spans: rates, latencies, queues, KV blocks")
-    async def trend(every: Annotated[int, Query(description="seconds of a span: 1, 5 or 10")] = 5) -> Response:
+    async def trend(every: Annotated[int, Bounds(description="seconds of a span: 1, 5 or 10")] = 5) -> Reply:
         if every not in SPAN_SECONDS:
             raise InspectError(f"every is {every}; a span is one of {SPAN_SECONDS} seconds", 422)
         return Answer(context.trend.columns(observer.now(), every))
@@ -37,29 +40,32 @@ def live_router(context: InspectContext) -> APIRouter:
     @router.get(
         "/inspect/invariants", summary="The conservation laws, how often each was broken, and the evidence"
     )
-    async def invariants() -> Response:
+    async def invariants() -> Reply:
         return Answer(invariant_view(context))
 
     @router.get("/inspect/config", summary="What the Observer was started with, and the engines' facts")
-    async def config() -> Response:
+    async def config() -> Reply:
         engines = sorted(observer.state.engines.items())
         described = {label: engine.described._asdict() for label, engine in engines if engine.described}
         return Answer({"observer": context.config.shown(), "engines": described})
 
     @router.get("/inspect/version", summary="Which version, and of which run")
-    async def version() -> Response:
+    async def version() -> Reply:
         return Answer({"version": context.config.version, "run": observer.run, "is_live": observer.is_live})
 
     @router.get("/inspect/events", summary="Server-sent events: `state` twice a second, `steps` as they end")
-    async def events() -> Response:
+    async def events() -> ASGIApp:
         if context.hub.is_full:
             raise InspectError(f"{len(context.hub.clients)} clients listen already, which is the limit", 503)
         return EventStream(context.hub)
 
-    @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
-    async def metrics(accept: Annotated[str, Header(max_length=1024)] = "") -> Response:
+    @router.get("/metrics", summary="Prometheus metrics")
+    async def metrics(asked: Asked) -> Reply:
+        accept = asked.header("accept")
+        if len(accept) > MAX_ACCEPT_CHARS:
+            raise InspectError(f"accept has {len(accept)} characters; the limit is {MAX_ACCEPT_CHARS}", 422)
         body, content_type = context.render_metrics(accept)
-        return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
+        return Reply(body, content_type, headers={"cache-control": "no-store"})
 
     return router
 

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from fastapi import APIRouter
-from starlette.responses import Response
-
 from vllm_obs.telemetry.activity import Activity
-from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
+from vllm_obs.telemetry.inspect_context import InspectContext
+from vllm_obs.telemetry.inspect_reply import Answer, InspectError, Reply
+from vllm_obs.telemetry.inspect_router import Router
 from vllm_obs.telemetry.process_roles import API_SERVER, CORE, LAUNCHER, engine_of_role
 from vllm_obs.telemetry.records import StallBegun
 from vllm_obs.telemetry.watchdog import Watchdog
@@ -39,21 +38,21 @@ _BEST_FIRST: tuple[Phase, ...] = ("ready", "broken", "restarting", "loading", "d
 _NOT_STARTED: tuple[Phase, ...] = ("loading", "dead")
 
 
-def probe_router(context: InspectContext) -> APIRouter:
+def probe_router(context: InspectContext) -> Router:
     """The routes, over one Observer; 404 of a recording. They answer also while the server itself hangs."""
-    router = APIRouter()
+    router = Router()
     watchdog = context.watchdog
 
     @router.get("/livez", summary="Probe: 503 when the server is dead, and must be started again")
-    async def live() -> Response:
+    async def live() -> Reply:
         return _answer(watchdog, ("dead",))
 
     @router.get("/startupz", summary="Probe: 503 until the start is over")
-    async def started() -> Response:
+    async def started() -> Reply:
         return _answer(watchdog, _NOT_STARTED)
 
     @router.get("/readyz", summary="Probe: 503 while requests are not let in, or not served")
-    async def ready() -> Response:
+    async def ready() -> Reply:
         return _answer(watchdog, tuple(phase for phase in _SAYS if phase != "ready"))
 
     return router
@@ -97,7 +96,7 @@ def is_all_stalled(looks: Iterable[ProcessLook], stalls: Iterable[StallBegun]) -
     return bool(standing) and (engines <= still or servers <= silent or not launchers.isdisjoint(silent))
 
 
-def _answer(watchdog: Watchdog | None, failing: Sequence[Phase]) -> Response:
+def _answer(watchdog: Watchdog | None, failing: Sequence[Phase]) -> Reply:
     if watchdog is None:
         raise InspectError("a recording is not alive; probes are of a server that runs", 404)
     looks = watchdog.looks()

@@ -3,10 +3,12 @@
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request
-from starlette.responses import FileResponse, Response
+from starlette.types import ASGIApp
 
-from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
+from vllm_obs.telemetry.inspect_context import InspectContext
+from vllm_obs.telemetry.inspect_parameters import Asked
+from vllm_obs.telemetry.inspect_reply import Answer, InspectError
+from vllm_obs.telemetry.inspect_router import Router
 from vllm_obs.telemetry.profile_book import WRITTEN, Profile
 from vllm_obs.telemetry.profile_control import KINDS, MAX_SECONDS, MAX_STEPS, ProfileControl, ProfileOrder
 from vllm_obs.telemetry.profile_files import ProfileFile
@@ -40,38 +42,40 @@ _BODY: dict[str, Any] = {
 }
 
 
-def profile_router(context: InspectContext) -> APIRouter:
+def profile_router(context: InspectContext) -> Router:
     """The routes, over one Observer."""
-    router = APIRouter()
+    router = Router()
     control = context.profiles
 
-    @router.post("/inspect/profile", summary="Profile the live server for some time", openapi_extra=_BODY)
-    async def begin(request: Request) -> Response:
+    @router.post("/inspect/profile", summary="Profile the live server for some time", extra=_BODY)
+    async def begin(asked: Asked) -> ASGIApp:
         try:
-            order = ProfileOrder.read(await read_json_body(request))
+            order = ProfileOrder.read(await read_json_body(asked))
             profile = await control.begin(order)
         except OrderError as error:
             raise InspectError(str(error), error.status) from None
         return Answer(_shown(control, profile, context.observer.now()))
 
     @router.get("/inspect/profiles", summary="The profiles of this run, newest first, with their files")
-    async def profiles() -> Response:
+    async def profiles() -> ASGIApp:
         now = context.observer.now()
         return Answer({"profiles": await asyncio.to_thread(_all_shown, control, now)})
 
     @router.get("/inspect/profiles/{name}", summary="One profile: its state, its tables and its files")
-    async def profile(name: str) -> Response:
+    async def profile(name: str) -> ASGIApp:
         found = await asyncio.to_thread(_detail, control, name, context.observer.now())
         if found is None:
             raise InspectError("no profile of this name is known; GET /inspect/profiles lists them", 404)
         return Answer(found)
 
     @router.get("/inspect/profiles/{name}/{file}", summary="One file of a profile")
-    async def download(name: str, file: str) -> Response:
+    async def download(name: str, file: str) -> ASGIApp:
         files = await asyncio.to_thread(control.files.files, name)
         found = next((each for each in files if each.name == file), None)
         if found is None:
             raise InspectError("no file of this name is known; GET /inspect/profiles lists them", 404)
+        from starlette.responses import FileResponse  # only who downloads pays for loading it
+
         return FileResponse(found.path, filename=found.name, headers={"cache-control": "no-store"})
 
     return router

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Collection
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
-from starlette.responses import Response
-
-from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
+from vllm_obs.telemetry.inspect_context import InspectContext
+from vllm_obs.telemetry.inspect_parameters import Asked, Bounds
+from vllm_obs.telemetry.inspect_reply import Answer, InspectError, Reply
+from vllm_obs.telemetry.inspect_router import Router
 from vllm_obs.telemetry.routes_telemetry import read_json_body
 from vllm_obs.telemetry.stack_text import threads_of
 from vllm_obs.telemetry.stacks import ProcessStacks, live_processes, stacks_of
@@ -20,26 +20,26 @@ _BODY: dict[str, Any] = {
 }
 
 
-def stacks_router(context: InspectContext) -> APIRouter:
+def stacks_router(context: InspectContext) -> Router:
     """The routes, over one Observer."""
-    router = APIRouter()
+    router = Router()
     turn = asyncio.Lock()
 
-    @router.post("/inspect/stacks", summary="The Python stacks of every process, taken now", openapi_extra=_BODY)
-    async def all_stacks(request: Request) -> Response:
-        await read_json_body(request)
+    @router.post("/inspect/stacks", summary="The Python stacks of every process, taken now", extra=_BODY)
+    async def all_stacks(asked: Asked) -> Reply:
+        await read_json_body(asked)
         return await take(None)
 
     @router.post(
         "/inspect/processes/{pid}/stacks",
         summary="The Python stacks of one process, taken now",
-        openapi_extra=_BODY,
+        extra=_BODY,
     )
-    async def one_process(request: Request, pid: int = Path(ge=1, le=MAX_PID)) -> Response:
-        await read_json_body(request)
+    async def one_process(asked: Asked, pid: Annotated[int, Bounds(ge=1, le=MAX_PID)]) -> Reply:
+        await read_json_body(asked)
         return await take((pid,))
 
-    async def take(pids: Collection[int] | None) -> Response:
+    async def take(pids: Collection[int] | None) -> Reply:
         if not context.observer.is_live:
             raise InspectError("this is a recording: its processes have ended", 409)
         run_dir = context.config.run_dir

@@ -3,11 +3,10 @@
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Request
-from starlette.requests import ClientDisconnect
-from starlette.responses import Response
-
-from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
+from vllm_obs.telemetry.inspect_context import InspectContext
+from vllm_obs.telemetry.inspect_parameters import Asked
+from vllm_obs.telemetry.inspect_reply import Answer, InspectError, Reply
+from vllm_obs.telemetry.inspect_router import Router
 from vllm_obs.telemetry.inspect_telemetry import telemetry_report
 from vllm_obs.telemetry.observer_config import MAX_DETAIL_LEVEL
 from vllm_obs.telemetry.telemetry_control import OrderError, TelemetryOrder
@@ -39,21 +38,21 @@ _BODY: dict[str, Any] = {
 }
 
 
-def telemetry_router(context: InspectContext) -> APIRouter:
+def telemetry_router(context: InspectContext) -> Router:
     """The routes, over one Observer."""
-    router = APIRouter()
+    router = Router()
 
     @router.get("/inspect/telemetry", summary="Detail and sampling in force, spans sent and lost, and the cost")
-    async def report() -> Response:
+    async def report() -> Reply:
         return Answer(telemetry_report(context))
 
     @router.post(
         "/inspect/telemetry",
         summary="Change detail level, sample rate or both on the live server",
-        openapi_extra=_BODY,
+        extra=_BODY,
     )
-    async def order(request: Request) -> Response:
-        body = await read_json_body(request)
+    async def order(asked: Asked) -> Reply:
+        body = await read_json_body(asked)
         try:
             await context.control.obey(TelemetryOrder.read(body))
         except OrderError as error:
@@ -63,23 +62,21 @@ def telemetry_router(context: InspectContext) -> APIRouter:
     return router
 
 
-async def read_json_body(request: Request) -> bytes:
+async def read_json_body(asked: Asked) -> bytes:
     """The body, bounded in size and time. InspectError where it is not said to be JSON.
 
     A page of another origin can send a form here without asking first, but nothing that is called JSON.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = asked.header("content-type").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise InspectError("the content-type must be application/json", 415)
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
+            async for part in asked.parts():
                 body += part
                 if len(body) > MAX_BODY_BYTES:
                     raise InspectError(f"the body is over {MAX_BODY_BYTES} bytes", 413)
     except TimeoutError:
         raise InspectError(f"the body has not come within {BODY_SECONDS:g} s", 408) from None
-    except ClientDisconnect:
-        raise InspectError("the body was cut off", 400) from None
     return bytes(body)

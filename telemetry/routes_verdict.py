@@ -2,28 +2,28 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
-from starlette.responses import Response
-
-from vllm_obs.telemetry.inspect_context import Answer, InspectContext, InspectError
+from vllm_obs.telemetry.inspect_context import InspectContext
+from vllm_obs.telemetry.inspect_parameters import Bounds
+from vllm_obs.telemetry.inspect_reply import Answer, InspectError, Reply
+from vllm_obs.telemetry.inspect_router import Router
 from vllm_obs.telemetry.rate_windows import NS, NUM_SECONDS, WINDOWS
 
 VerdictWindow = Literal["10s", "1m", "5m"]
 MAX_MOMENT = 2**62
 
 AtQuery = Annotated[
-    int | None, Query(ge=0, le=MAX_MOMENT, description="the moment (monotonic ns) the window ends at; else now")
+    int | None, Bounds(ge=0, le=MAX_MOMENT, description="the moment (monotonic ns) the window ends at; else now")
 ]
 
 
-def verdict_router(context: InspectContext) -> APIRouter:
+def verdict_router(context: InspectContext) -> Router:
     """The route, over one Observer."""
-    router = APIRouter()
+    router = Router()
 
     @router.get(
         "/inspect/verdict", summary="Why it is slow: one sentence, its evidence, what helps and what does not"
     )
-    async def verdict(window: VerdictWindow = "1m", at: AtQuery = None) -> Response:
+    async def verdict(window: VerdictWindow = "1m", at: AtQuery = None) -> Reply:
         return Answer(verdict_view(context, window, at))
 
     return router

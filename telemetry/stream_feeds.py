@@ -4,12 +4,10 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 
-from starlette.responses import Response
-
 from vllm_obs.telemetry.block_feed import BlockFeed
 from vllm_obs.telemetry.engine_state import EngineState
-from vllm_obs.telemetry.inspect_context import InspectError
 from vllm_obs.telemetry.inspect_events import EventHub, EventStream, Opening
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.inspect_steps import engine_of
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.records import StallBegun
@@ -57,7 +55,7 @@ class StreamFeeds(BaseView):
         if feed is not None:
             feed.lost()
 
-    def steps(self, label: str, since: int) -> Response:
+    def steps(self, label: str, since: int) -> EventStream:
         """The stream of an engine's steps after `since`. InspectError: no such engine (404), full (503)."""
         engine = self._engine(label)
         feed = self._steps.get(label)
@@ -71,7 +69,7 @@ class StreamFeeds(BaseView):
 
         return self._stream(feed.hub, opening)
 
-    def blocks(self, label: str) -> Response:
+    def blocks(self, label: str) -> EventStream:
         """The stream of an engine's blocks. InspectError: no such engine (404), full (503)."""
         self._engine(label)
         feed = self._blocks.setdefault(label, BlockFeed())

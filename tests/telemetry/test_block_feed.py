@@ -14,7 +14,7 @@ from vllm_obs.telemetry import block_feed
 from vllm_obs.telemetry.block_feed import BlockFeed, glance, map_at, map_document
 from vllm_obs.telemetry.block_picture import MAX_SHOWN_REFS, draw
 from vllm_obs.telemetry.engine_state import EngineState
-from vllm_obs.telemetry.inspect_context import InspectError
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.records import BlocksChanged, BlocksKeyframe, Record
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.view import Fact, RecordsLost, Source, SourceGone

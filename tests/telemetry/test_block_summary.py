@@ -7,7 +7,7 @@ from synthetic_run import feed
 from vllm_obs.telemetry.block_map import BlockMap
 from vllm_obs.telemetry.block_summary import block_summary
 from vllm_obs.telemetry.inspect_block import one_block, request_cache
-from vllm_obs.telemetry.inspect_context import InspectError
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.records import RequestSubmitted
 from vllm_obs.telemetry.run_state import RunState
 from vllm_obs.telemetry.view import RecordsLost

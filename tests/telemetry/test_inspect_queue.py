@@ -5,8 +5,8 @@ from fact_stream import FactStream
 from hypothesis import given, settings
 from random_run import random_runs
 
-from vllm_obs.telemetry.inspect_context import InspectError
 from vllm_obs.telemetry.inspect_queue import MAX_QUEUE_SHOWN, queue_of
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.records import RequestEnded, RequestReleased, StepPlanned
 from vllm_obs.telemetry.run_state import RunState
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from scripted_run import ScriptedRun
 
-from vllm_obs.telemetry.inspect_context import InspectError
 from vllm_obs.telemetry.inspect_queues import MAX_WAITING_SHOWN, queues_view
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.ring_tail import RingTail
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scripted_run import ScriptedRun
 
-from vllm_obs.telemetry.inspect_context import InspectError
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.inspect_request_list import RequestFilter, request_list
 from vllm_obs.telemetry.inspect_requests import ahead_of, one_request
 from vllm_obs.telemetry.observer import Observer

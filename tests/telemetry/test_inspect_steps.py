@@ -7,7 +7,7 @@ import pytest
 from scripted_run import MS, NUM_BLOCKS, ScriptedRun
 
 from vllm_obs.telemetry.inspect_blocks import block_list, request_blocks
-from vllm_obs.telemetry.inspect_context import InspectError
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.inspect_steps import COLUMNS, NewSteps, one_step, step_at, steps_since
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.ring_tail import RingTail

@@ -8,8 +8,8 @@ from fact_stream import ENGINE, FactStream
 from stream_client import StreamSocket
 
 from vllm_obs.telemetry import inspect_events
-from vllm_obs.telemetry.inspect_context import InspectError
 from vllm_obs.telemetry.inspect_events import MAX_CLIENTS
+from vllm_obs.telemetry.inspect_reply import InspectError
 from vllm_obs.telemetry.observer import Observer
 from vllm_obs.telemetry.records import ProcessExited, ProcessStarted, StallBegun
 from vllm_obs.telemetry.stream_feeds import StreamFeeds
