@@ -18,8 +18,8 @@ PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "require
 
 
 @pytest.fixture(scope="module")
-def ask(default_server: Server) -> Asked:
-    return Asked(default_server)
+def ask(float32_server: Server) -> Asked:
+    return Asked(float32_server)
 
 
 def test_characters_of_several_tokens_arrive_whole_in_a_stream(ask: Asked) -> None:

@@ -37,8 +37,8 @@ class Answer(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def server(default_server: Server) -> Server:
-    return default_server
+def server(float32_server: Server) -> Server:
+    return float32_server
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "p", "schema": PER
 
 
 @pytest.fixture(scope="module")
-def ask(default_server: Server) -> Asked:
-    return Asked(default_server)
+def ask(float32_server: Server) -> Asked:
+    return Asked(float32_server)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,9 @@
 from serving import Server
 
 FLAGS = (
-    *("--dtype", "float32", "--max-model-len", "2048", "--kv-cache-memory-bytes", "1G"),
+    *("--max-model-len", "2048", "--kv-cache-memory-bytes", "1G"),
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
 )
-
 
 START_SECONDS = 240.0
 """Many tests hang on it, and none of them looks at how long it takes."""
@@ -15,14 +14,15 @@ START_SECONDS = 240.0
 class SharedServer:
     """A test may ask it whatever it likes, and hurts nobody: it neither kills, stops nor floods it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *flags: str) -> None:
+        self._flags = (*FLAGS, *flags)
         self._server: Server | None = None
 
     def running(self) -> Server:
         """The server, ready."""
         if self._server is None or self._server.process.poll() is not None:
             self.close()
-            self._server = Server(*FLAGS)
+            self._server = Server(*self._flags)
             self._server.wait_ready(START_SECONDS)
         return self._server
 
