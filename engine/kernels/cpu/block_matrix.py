@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from vllm_obs.engine.kernels.cpu.block_pack import CODE_BYTES, compiled_block_pack
 from vllm_obs.engine.kernels.cpu.block_steps import eight_bit_steps, four_bit_steps, number_steps
 from vllm_obs.engine.kernels.cpu.jit import Machine
 from vllm_obs.engine.kernels.cpu.linear_tile import panel_outputs
@@ -35,12 +36,19 @@ class BlockMatrix:
         """From uint8 (out, bytes per row) of a type in FORMS."""
         width, block_bytes = panel_outputs(machine), {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}[type_name]
         num_outputs, num_groups = rows.shape[0], rows.shape[1] // block_bytes
-        blocks = _padded(rows, width).view(-1, num_groups, block_bytes)
-        is_four_bit = FORMS[type_name] == "q4"
-        steps = four_bit_steps(blocks) if is_four_bit else eight_bit_steps(blocks)
-        codes = _words(blocks) if is_four_bit else _byte_pairs(blocks)
-        panels = _panels(steps.output_scales, [*steps.of_blocks, codes], width)
-        return cls(panels, num_outputs, GROUP_SIZE * num_groups, FORMS[type_name], width)
+        blocks, form = rows.contiguous().view(num_outputs, num_groups, block_bytes), FORMS[type_name]
+        kernels = compiled_block_pack(form, machine)
+        steps = (four_bit_steps if form == "q4" else eight_bit_steps)(blocks, *kernels.sums(blocks))
+        parts = [_padded(part.flatten(1), width) for part in steps.of_blocks]
+        own_bytes, code_bytes = 2 * width * len(parts), CODE_BYTES[form] * width
+        scale_bytes, group_bytes = 4 * width, own_bytes + code_bytes
+        panels = torch.zeros(len(parts[0]) // width, scale_bytes + num_groups * group_bytes, dtype=torch.uint8)
+        panels[:, :scale_bytes] = _padded(steps.output_scales[:, None], width).view(-1, width).view(torch.uint8)
+        groups = panels[:, scale_bytes:].view(-1, num_groups, group_bytes)
+        for number, part in enumerate(parts):
+            groups[..., 2 * width * number : 2 * width * (number + 1)] = _by_group(part[..., None], width)
+        kernels.place(blocks, panels, scale_bytes + own_bytes, group_bytes, width)
+        return cls(panels, num_outputs, GROUP_SIZE * num_groups, form, width)
 
     @classmethod
     def round(cls, matrix: torch.Tensor, machine: Machine) -> "BlockMatrix":
@@ -79,16 +87,6 @@ def _by_group(part: torch.Tensor, width: int) -> torch.Tensor:
     """(out, groups, numbers) → uint8 (panels, groups, bytes), the outputs of a panel side by side."""
     panels = part.view(-1, width, *part.shape[1:])
     return panels.permute(0, 2, 3, 1).contiguous().view(torch.uint8).flatten(2)
-
-
-def _words(blocks: torch.Tensor) -> torch.Tensor:
-    """The 4-bit codes of blocks (out, groups, bytes) as 32-bit words (out, groups, 4)."""
-    return blocks[..., -GROUP_SIZE // 2 :].contiguous().view(torch.int32)
-
-
-def _byte_pairs(blocks: torch.Tensor) -> torch.Tensor:
-    """The 8-bit codes of blocks (out, groups, bytes) as pairs (out, groups, 16)."""
-    return _in_pair_order(blocks[..., 2:].contiguous()).view(torch.int16)
 
 
 def _in_pair_order(groups: torch.Tensor) -> torch.Tensor:

@@ -15,9 +15,6 @@ FOUR_BIT_SHIFT, EIGHT_BIT_SHIFT = 4, 7
 _SMALLEST = 1e-30
 _ROWS_AT_ONCE = 128
 """The numbers of so many stay in cache."""
-_BYTES = 256
-_SUM_BITS = 16
-"""The sum of a group's codes has less, and the sum of their squares stands above it."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +29,16 @@ class BlockSteps:
     of_blocks: tuple[torch.Tensor, ...]
 
 
-def four_bit_steps(blocks: torch.Tensor) -> BlockSteps:
-    """Of uint8 (out, groups, 18 or 20), Q4_0 or Q4_1: a scale, an offset or none (then -8 scales), 16 bytes."""
+def four_bit_steps(blocks: torch.Tensor, sums: torch.Tensor, squares: torch.Tensor) -> BlockSteps:
+    """Of uint8 (out, groups, 18 or 20), Q4_0 or Q4_1: a scale, an offset or none (then -8 scales), 16 bytes.
+
+    sums, squares: int32 (out, groups), of the codes of each block.
+    """
     num_bytes = GROUP_SIZE // 2
     parameters = blocks[..., :-num_bytes].contiguous().view(torch.float16).float()
     scales = parameters[..., 0]
     offsets = parameters[..., 1] if parameters.shape[-1] == 2 else -8 * scales
-    sums, squares = _nibble_sums(blocks[..., -num_bytes:])
+    sums, squares = sums.float(), squares.float()
     lengths = scales.square() * squares + 2 * scales * offsets * sums + GROUP_SIZE * offsets.square()
     highest = torch.maximum(offsets.abs(), (15 * scales + offsets).abs())
     step = _step(lengths, torch.maximum(highest, scales.abs() * 2**FOUR_BIT_SHIFT))
@@ -46,10 +46,10 @@ def four_bit_steps(blocks: torch.Tensor) -> BlockSteps:
     return BlockSteps(step, tuple(_in_steps(part[..., None], step) for part in parts))
 
 
-def eight_bit_steps(blocks: torch.Tensor) -> BlockSteps:
-    """Of uint8 (out, groups, 34), Q8_0: a scale and 32 signed codes."""
+def eight_bit_steps(blocks: torch.Tensor, _: torch.Tensor, squares: torch.Tensor) -> BlockSteps:
+    """Of uint8 (out, groups, 34), Q8_0: a scale and 32 signed codes. squares: int32 (out, groups), their sums."""
     scales = blocks[..., :2].contiguous().view(torch.float16).float()[..., 0]
-    step = _step(scales.square() * _byte_squares(blocks[..., 2:]), scales.abs() * 2**EIGHT_BIT_SHIFT)
+    step = _step(scales.square() * squares.float(), scales.abs() * 2**EIGHT_BIT_SHIFT)
     return BlockSteps(step, (_in_steps(scales[..., None] * 2**EIGHT_BIT_SHIFT, step),))
 
 
@@ -77,30 +77,3 @@ def _step(squares: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
 def _in_steps(values: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
     """Values (out, groups, any) as whole numbers of each output's steps."""
     return (values / step[:, None, None]).round_().to(torch.int16)
-
-
-def _nibble_sums(codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums of 4-bit codes and of their squares, float32 (out, groups), of bytes (out, groups, 16)."""
-    low, high = torch.arange(_BYTES) % 16, torch.arange(_BYTES) // 16
-    found = _sums(codes, (low + high) + (low.square() + high.square() << _SUM_BITS))
-    return (found & ((1 << _SUM_BITS) - 1)).float(), (found >> _SUM_BITS).float()
-
-
-def _byte_squares(codes: torch.Tensor) -> torch.Tensor:
-    """Sums of squares of 8-bit codes, float32 (out, groups), of bytes (out, groups, 32)."""
-    values = torch.arange(_BYTES, dtype=torch.uint8).view(torch.int8).long()
-    return _sums(codes, values.square()).float()
-
-
-def _sums(codes: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Sums over the bytes of each group of what a table (256,) has for them, a few rows at a time."""
-    numbers = table.to(torch.int32)
-    return torch.cat([_looked_up(part, numbers) for part in torch.split(codes, _ROWS_AT_ONCE)])
-
-
-def _looked_up(codes: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    found = table.index_select(0, codes.int().flatten()).view(codes.shape)
-    while found.shape[-1] > 1:  # halves: a sum over a few neighbours is slow
-        first, second = found.chunk(2, -1)
-        found = first + second
-    return found[..., 0]

@@ -64,9 +64,11 @@ def check(weights: torch.Tensor, steps: BlockSteps, expected: torch.Tensor, most
 @pytest.mark.parametrize("type_name", ["Q4_0", "Q4_1", "Q8_0"])
 def test_blocks(matrix: torch.Tensor, type_name: str) -> None:
     blocks, expected = file_blocks(matrix, type_name)
-    steps = eight_bit_steps(blocks) if type_name == "Q8_0" else four_bit_steps(blocks)
+    codes = codes_of(blocks, type_name)
+    sums = codes.sum(-1, dtype=torch.int32), codes.square().sum(-1, dtype=torch.int32)
+    steps = (eight_bit_steps if type_name == "Q8_0" else four_bit_steps)(blocks, *sums)
     shift = EIGHT_BIT_SHIFT if type_name == "Q8_0" else FOUR_BIT_SHIFT
-    weights = codes_of(blocks, type_name) * steps.of_blocks[0].int() + (1 << (shift - 1)) >> shift
+    weights = codes * steps.of_blocks[0].int() + (1 << (shift - 1)) >> shift
     if len(steps.of_blocks) == 2:
         weights = weights + steps.of_blocks[1]
     check(weights, steps, expected, 1.51)
@@ -80,5 +82,6 @@ def test_numbers(matrix: torch.Tensor) -> None:
 def test_blocks_whose_numbers_are_none_make_no_numbers() -> None:
     blocks, _ = file_blocks(torch.randn(OUT, IN), "Q4_1")
     blocks[3, 2, :2] = torch.tensor([float("nan")]).half().view(torch.uint8)
-    steps = four_bit_steps(blocks)
+    codes = codes_of(blocks, "Q4_1")
+    steps = four_bit_steps(blocks, codes.sum(-1), codes.square().sum(-1))
     assert steps.output_scales.isnan().tolist() == [number == 3 for number in range(OUT)]
