@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from vllm_obs.telemetry.process_table import ProcessFacts, ProcessTable
 from vllm_obs.telemetry.recent_rates import RecentRates
 from vllm_obs.telemetry.ring import RingError
@@ -126,6 +124,8 @@ def _put_header(row: Row, header: RingHeader, name: str, is_alive: bool, now: in
 
 def _put_resources(row: Row) -> None:
     """What the kernel says of a process that lives."""
+    import psutil  # not at every start of an Observer
+
     try:
         process = psutil.Process(row["pid"])
         with process.oneshot():

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-import psutil
-
 from vllm_obs.telemetry.engine_state import EngineState
 from vllm_obs.telemetry.memory_ledger import MemoryLedger
 from vllm_obs.telemetry.memory_ledger_holding import PARTS, Holding
@@ -121,6 +119,8 @@ def _engine_of(role: str) -> str:
 
 def _limits(processes: Iterable[ProcessFacts]) -> Row:
     """The machine's memory and the control group's limit (0: none), and what can still be taken of both."""
+    import psutil  # not at every start of an Observer
+
     host = psutil.virtual_memory()
     found = [limits for each in processes if (limits := MemoryReader().read(each.pid)) is not None]
     limited = [limits for limits in found if limits.limit_bytes]

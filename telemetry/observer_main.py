@@ -1,6 +1,7 @@
 """The main of the Observer process: configuration from its owner's pipe, READY, and an end by order or EOF."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -40,9 +41,10 @@ def main() -> NoReturn:
         config = ObserverConfig.of(pipe.envelope.configuration)
         _log_to_file(config.run_dir, pipe.envelope.title)
         register_stack_dump(config.run_dir, pipe.envelope.title)
-        # Web framework and exporters take a second to load; only this process loads them.
+        gc.disable()  # next to nothing of what is loaded is garbage, and it would be looked at many times
         from vllm_obs.telemetry.observer_process import run_observer
 
+        gc.enable()
         imported_at = time.monotonic_ns()
         asyncio.run(run_observer(config, pipe, started_at, imported_at))
     except ObserverConfigError as error:

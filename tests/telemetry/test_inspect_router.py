@@ -119,5 +119,5 @@ def test_the_observer_loads_no_framework() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout.split()
-    for name in ("fastapi", "pydantic", "numpy", "prometheus_client", "opentelemetry", "anyio"):
+    for name in ("fastapi", "pydantic", "numpy", "prometheus_client", "opentelemetry", "anyio", "psutil"):
         assert name not in loaded
