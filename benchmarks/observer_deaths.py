@@ -1,8 +1,8 @@
-"""Measures what a dying Observer costs a server under load: a window in which it is killed between two in which not.
+"""Measures what a dying Observer costs a server under load: windows with a kill, each between two without.
 
     .venv/bin/python benchmarks/observer_deaths.py [--kills 10] [--window 20.5] [--concurrency 8] [-- flags]
 
-One load runs all the time, and its tokens are counted by window. Each window with a kill is held against the mean of
+One load runs all the time; its tokens are counted by window. Each window with a kill is held against the mean of
 the one before and the one after it, which takes out what drifts. Three windows are longer than a minute together:
 an Observer that lived so long is started again at once, as the first one is.
 
@@ -21,8 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import psutil
+from intervals import interval
 from started_server import started
-from telemetry import interval
 
 from vllm_obs.cli.bench.command import measure
 from vllm_obs.cli.bench.load import Outcome

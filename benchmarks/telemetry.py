@@ -7,9 +7,7 @@ receiver on this host, and /metrics is scraped (--scrape-seconds). With none: `-
 
 import argparse
 import json
-import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from intervals import interval
 from prometheus_client.parser import text_string_to_metric_families
 from recorder import NOW, keyframe_records, microseconds, request_id, step_records
 
@@ -40,8 +39,6 @@ EXPORT_SECONDS = 2.0
 SETTLE_SECONDS = 6.0
 """Before the load: what the Observer does once a start (each process's memory is looked up) is not the load's."""
 TIMED_ROUNDS = 1000
-STUDENT_95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
-"""Student's t of 95 % by degrees of freedom, from 1 on; beyond them it is near enough to the last."""
 
 
 @dataclass
@@ -239,17 +236,6 @@ def measure(has_telemetry: bool, cost: RingCost, options: argparse.Namespace) ->
         num_steps=num_steps,
         ring_seconds=cost.seconds(num_steps, records - counted[1]),
     )
-
-
-def interval(ratios: list[float]) -> str:
-    """The geometric mean of paired ratios with its 95 % interval, from their logarithms' spread."""
-    logs = [math.log(ratio) for ratio in ratios]
-    middle = statistics.fmean(logs)
-    if len(logs) < 2:
-        return f"{math.exp(middle):.4f} (one pair: no interval)"
-    student = STUDENT_95[min(len(logs) - 1, len(STUDENT_95)) - 1]
-    half = student * statistics.stdev(logs) / math.sqrt(len(logs))
-    return f"{math.exp(middle):.4f} (95 %: {math.exp(middle - half):.4f} to {math.exp(middle + half):.4f})"
 
 
 def report_run(run: Run) -> None:

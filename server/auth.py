@@ -1,5 +1,7 @@
 """API keys: every path that is not public needs one, decided at the edge on the path that will be routed."""
 
+from collections.abc import Collection
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vllm_obs.server.anthropic_paths import is_anthropic
@@ -28,7 +30,7 @@ class Authentication:
         if scope["type"] == "http" and self._keys and route_path(scope) not in PUBLIC:
             holder = self._holder_of(presented_keys(scope))
             if holder is None:
-                raise ApiError("a valid API key is required: Authorization: Bearer KEY", "unauthorized")
+                raise unauthorized()
             scope["state"] |= holder._asdict()
             scope["state"]["cache_owner"] = holder.owner if self._keys.are_several else ""
         await self.app(scope, receive, send)
@@ -38,6 +40,17 @@ class Authentication:
         if len(presented) != 1 or not presented[0].startswith(PREFIX):
             return None
         return self._keys.holder(presented[0][len(PREFIX) :])
+
+
+def unauthorized(*, closes: bool = False) -> ApiError:
+    """The one reply to every wrong key."""
+    return ApiError("a valid API key is required: Authorization: Bearer KEY", "unauthorized", closes=closes)
+
+
+def key_names(scope: Scope, names: Collection[bytes]) -> frozenset[bytes]:
+    """Which headers are keys on this path, where headers of these names (lower case) are sent."""
+    is_other = b"authorization" not in names and is_anthropic(scope)
+    return frozenset({b"authorization", b"x-api-key"}) if is_other else frozenset({b"authorization"})
 
 
 def presented_keys(scope: Scope) -> list[bytes]:

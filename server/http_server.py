@@ -11,9 +11,11 @@ from starlette.types import ASGIApp
 
 from vllm_obs.engine.errors import StartupError
 from vllm_obs.server.access_log import show_like_our_own
+from vllm_obs.server.api_keys import ApiKeys
 from vllm_obs.server.beat import until_beat
 from vllm_obs.server.config import ServerConfig
 from vllm_obs.server.connection_room import ConnectionRoom
+from vllm_obs.server.oversized_key import OversizedKeys
 from vllm_obs.server.protocol import HttpProtocol
 from vllm_obs.server.refused_head import RefusedHead
 
@@ -26,11 +28,17 @@ class HttpServer(uvicorn.Server):
     """Serves until `stop`; who tells it to is not its business."""
 
     def __init__(
-        self, app: ASGIApp, server: ServerConfig, on_refused: Callable[[RefusedHead], None] = lambda refused: None
+        self,
+        app: ASGIApp,
+        server: ServerConfig,
+        on_refused: Callable[[RefusedHead], None] = lambda refused: None,
+        keys: ApiKeys | None = None,
     ) -> None:
         show_like_our_own()
         self._room: ConnectionRoom[HttpProtocol] = ConnectionRoom(server.limits.max_num_connections)
         own = {"limits": server.limits, "on_refused": staticmethod(on_refused), "room": self._room}
+        if keys is not None:
+            own["oversized_keys"] = OversizedKeys(keys, server.root_path, server.limits)
         config = uvicorn.Config(
             app,
             http=type("LimitedHttpProtocol", (HttpProtocol,), own),

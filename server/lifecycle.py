@@ -143,7 +143,8 @@ class Lifecycle:
         return await self._http.start(sock)
 
     async def _serve(self, sock: socket.socket, started_at: int) -> int:
-        self._http = HttpServer(build_app(self._api), self._api.server, partial(record_refused, self._api))
+        api = self._api
+        self._http = HttpServer(build_app(api), api.server, partial(record_refused, api), api.keys)
         self._api.count_connections = self._http.count_connections
         serving = await self._listen(sock)
         self._phases.end("listen")

@@ -8,11 +8,13 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from vllm_obs.server.api_keys import ApiKeys
 from vllm_obs.server.body_writer import BodyWriter
 from vllm_obs.server.config import Limits
 from vllm_obs.server.connection_room import ConnectionRoom, no_room
 from vllm_obs.server.errors import ApiError
 from vllm_obs.server.half_closed import HalfClosed
+from vllm_obs.server.oversized_key import OpenLine, OversizedKeys
 from vllm_obs.server.refused_head import RefusedHead
 from vllm_obs.server.request_id import new_id
 from vllm_obs.server.request_parser import RequestParser, ambiguity, too_large, version_fault
@@ -46,6 +48,7 @@ class HttpProtocol(HttpToolsProtocol):
     limits = Limits()
     room: ClassVar[ConnectionRoom["HttpProtocol"]] = ConnectionRoom(limits.max_num_connections)
     """One for each server."""
+    oversized_keys: ClassVar = OversizedKeys(ApiKeys({}), "", limits)
     on_refused: Callable[[RefusedHead], None] = staticmethod(lambda refused: None)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -53,6 +56,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.parser: RequestParser = RequestParser(self)  # type: ignore[assignment]
         self._in_head = True
         self._head_bytes = 0
+        self._open_line = OpenLine()
         self._bytes_after_head = 0
         self._body_bytes = 0
         self._head_begun_at = 0
@@ -86,6 +90,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._bytes_after_head += len(data)
         super().data_received(data)
         if self._refusal is None:
+            if self._in_head:
+                self._open_line.add(data)
             self._bound_head_and_framing()
         self._rearm_keep_alive()
 
@@ -126,7 +132,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Collect the target, up to its limit."""
         super().on_url(url)
         if len(self.url) > self.limits.max_url_bytes:
-            self._stop_parser(too_large(self.limits, getattr(self, "url", b"")))
+            self._stop_parser(self._too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect a header. One that comes after the body is left out: nobody looks at it any more."""
@@ -142,7 +148,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Start the request, unless its head is too large, of another version, or can be read in two ways."""
         head_bytes = sum(len(name) + len(value) + 4 for name, value in self.headers)
         if head_bytes > self.limits.max_head_bytes or len(self.headers) > self.limits.max_num_headers:
-            self._stop_parser(too_large(self.limits, getattr(self, "url", b"")))
+            self._stop_parser(self._oversized_head(OpenLine()))
         version = self.parser.get_http_version()
         if refusal := version_fault(version):
             self._stop_parser(refusal)
@@ -214,12 +220,19 @@ class HttpProtocol(HttpToolsProtocol):
         """Refuse a head, or what is around a body (chunk sizes, their extensions, trailers), beyond its limit."""
         allowed = self.limits.max_head_bytes
         if self._in_head and self._head_bytes > allowed:
-            self._refuse(too_large(self.limits, getattr(self, "url", b"")))
+            self._refuse(self._oversized_head(self._open_line))
         elif not self._in_head and self._bytes_after_head > allowed + MAX_FRAMING_RATIO * self._body_bytes:
             if self.cycle.response_complete:
                 self.transport.close()
             else:
-                self._refuse(too_large(self.limits, getattr(self, "url", b"")))
+                self._refuse(self._too_large())
+
+    def _too_large(self) -> ApiError:
+        return too_large(self.limits, getattr(self, "url", b""))
+
+    def _oversized_head(self, line: OpenLine) -> ApiError:
+        read = getattr(self, "url", b""), getattr(self, "headers", ())
+        return self.oversized_keys.refusal(*read, line) or self._too_large()
 
     def refuse_early_end(self) -> None:
         """The client is there, but sends no more of its body."""

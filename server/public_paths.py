@@ -1,5 +1,8 @@
 """Which paths are open to everybody, and how a path is read behind a root path."""
 
+from urllib.parse import unquote
+
+import httptools
 from starlette._utils import get_route_path
 from starlette.types import Scope
 
@@ -11,6 +14,15 @@ PUBLIC = PROBES | {"/metrics"}
 
 ALWAYS_ANSWERED = PUBLIC | {"/version", "/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"}
 """Answered also while the engine is loading, draining or gone."""
+
+
+def path_of_target(target: bytes) -> str | None:
+    """The path of a request's target as a scope has it; None for a target that is none."""
+    try:
+        path = httptools.parse_url(target).path
+        return unquote(path.decode("ascii")) if path is not None else None
+    except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+        return None
 
 
 def route_path(scope: Scope) -> str:

@@ -171,8 +171,10 @@ def test_all_bad_keys_get_one_answer(server: Hostile) -> None:
             assert reply.status == 401, (key[:40], reply)
             check_refusal(reply, key)
             bodies.add(reply.content)
-    reply = server.ask("/v1/models", headers={"authorization": b"Bearer " + b"x" * 1_000_000})
-    assert reply.status == 431
+    with server.unharmed():
+        reply = server.ask("/v1/models", headers={"authorization": b"Bearer " + b"x" * 1_000_000})
+    assert reply.status == 401
+    bodies.add(reply.content)
     assert len(bodies) == 1
     key = b"authorization: Bearer s3cret-one"
     for headers in (key + END + key + END, key + b" \r\n"):

@@ -133,7 +133,8 @@ class SocketServer:
         self._stopping = asyncio.Event()
         engine = FakeEngine(lambda request: [token] * 100_000, seconds_a_token)
         async with served(engine, server) as self.served:
-            http = HttpServer(self.served.app, server, partial(record_refused, self.served.api))
+            api = self.served.api
+            http = HttpServer(self.served.app, server, partial(record_refused, api), api.keys)
             self.served.api.count_connections = http.count_connections
             serving = await http.start(self.listener)
             self._started.set()
