@@ -1,7 +1,8 @@
 """StepCost: how the time of a step is split among its rows, by a model of what each of them costs."""
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from operator import sub
 from typing import NamedTuple
 
 from vllm_obs.telemetry.records import EngineDescribed, StepPlanned
@@ -46,6 +47,6 @@ def split_ns(num_ns: int, weights: Sequence[float]) -> list[int]:
     """
     upto = list(accumulate(weights))
     scale = num_ns / upto[-1]
-    bounds = [int(weight * scale) for weight in upto]
+    bounds = list(map(int, map(scale.__mul__, upto)))
     bounds[-1] = num_ns
-    return [end - begin for begin, end in pairwise([0, *bounds])]
+    return list(map(sub, bounds, [0, *bounds]))

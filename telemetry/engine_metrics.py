@@ -49,6 +49,13 @@ class EngineMetrics:
         self._described: EngineDescribed | None = None
         self._generation = 0
         self._past: deque[int] = deque(maxlen=MAX_PAST_GENERATIONS)
+        self._estimates = [
+            (
+                series.value(f"vllm_obs_estimated_{name}_total"),
+                series.value(f"vllm:estimated_{name}_per_gpu_total"),
+            )
+            for name in ("flops", "read_bytes", "write_bytes")
+        ]
 
     @property
     def num_steps_in_flight(self) -> int:
@@ -194,27 +201,26 @@ class EngineMetrics:
             self.series.value("vllm_obs_step_device_seconds_total").add(worker.device_ns * SECONDS_PER_NS)
 
     def _advance(self, record: StepPlanned) -> None:
-        get = self.live.get
-        for request_id, num_tokens, num_computed, num_blocks in zip(
-            record.request_ids,
-            record.num_scheduled_tokens,
-            record.num_computed_tokens,
-            record.num_new_blocks,
-            strict=True,
-        ):
-            sequence = get(request_id)
+        sequences = self.live.rows(record.request_ids)
+        rows = zip(sequences, record.num_scheduled_tokens, record.num_computed_tokens, strict=True)
+        for sequence, num_tokens, num_computed in rows:
             if sequence is not None:
                 sequence.num_computed_tokens = num_computed + num_tokens
-                sequence.num_blocks += num_blocks
+        if any(record.num_new_blocks):
+            for sequence, num_blocks in zip(sequences, record.num_new_blocks, strict=True):
+                if sequence is not None:
+                    sequence.num_blocks += num_blocks
 
     def _count_step(self, pending: PendingStep, record: StepAnswered) -> None:
         self.series.histogram("vllm:iteration_tokens_total").observe(pending.num_used_tokens)
-        get = self.live.get
-        for request_id, begin, num_tokens in pending.used_rows():
-            sequence = get(request_id)
-            if sequence is None:
+        planned, dropped = pending.planned, pending.dropped
+        sequences = self.live.rows(planned.request_ids)
+        rows = zip(sequences, planned.num_computed_tokens, planned.num_scheduled_tokens, strict=True)
+        for sequence, begin, num_tokens in rows:
+            if sequence is None or (dropped and sequence.request_id in dropped):
                 continue
-            if sequence.is_plain_decode(begin):
+            # Neither prompt that is to be counted nor recomputed: as a rule it decodes.
+            if begin >= sequence.num_high_tokens and sequence.num_counted_tokens >= sequence.num_prompt_tokens:
                 sequence.num_high_tokens = begin + num_tokens
             else:
                 self._prompts.computed(ComputedRow(sequence, begin, begin + num_tokens))
@@ -227,12 +233,12 @@ class EngineMetrics:
         """By the model's size: weights are read once a step, keys and values up to each row's last token."""
         num_tokens = sum(planned.num_scheduled_tokens)
         num_read = sum(planned.num_computed_tokens) + num_tokens
-        estimates = {
-            "flops": num_tokens * described.flops_per_token,
-            "read_bytes": described.weight_bytes + num_read * described.kv_bytes_per_token,
-            "write_bytes": num_tokens * described.kv_bytes_per_token,
-        }
-        for name, amount in estimates.items():
-            self.series.value(f"vllm_obs_estimated_{name}_total").add(amount)
-            share = amount / max(described.world_size, 1)
-            self.series.value(f"vllm:estimated_{name}_per_gpu_total").add(share)
+        amounts = (
+            num_tokens * described.flops_per_token,
+            described.weight_bytes + num_read * described.kv_bytes_per_token,
+            num_tokens * described.kv_bytes_per_token,
+        )
+        num_ranks = max(described.world_size, 1)
+        for (total, per_rank), amount in zip(self._estimates, amounts, strict=True):
+            total.number += amount
+            per_rank.number += amount / num_ranks

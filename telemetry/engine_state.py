@@ -30,6 +30,8 @@ from vllm_obs.telemetry.sequence_book import SequenceBook
 from vllm_obs.telemetry.step_history import StepFacts, StepHistory, not_before_its_plan, share_columns
 from vllm_obs.telemetry.view import Source, View
 
+STEP_KINDS: frozenset[type[Record]] = frozenset({StepPlanned, StepAnswered})
+"""Kinds whose columns are shared from step to step."""
 MAX_OPEN_STEPS = 256
 MAX_EARLY_STEPS = 64
 WORKER_GRACE_NS = 2 * 10**9
@@ -105,6 +107,18 @@ class EngineState:
         """A record of the core."""
         self._handlers[type(record)](record)
 
+    def shared(self, record: Record) -> Record:
+        """A plan or an answer, to be applied next, with the lists of the step before where they are equal."""
+        if isinstance(record, StepPlanned):
+            return share_columns(record, self.last_planned)
+        if isinstance(record, StepAnswered):
+            record = share_columns(record, self.last_answered)
+            facts = self.open_steps.get(record.step)
+            ids = facts.planned.request_ids if facts is not None else None
+            if ids is not None and record.request_ids is not ids and record.request_ids == ids:
+                record = record._replace(request_ids=ids)
+        return record
+
     def add_worker(self, record: WorkerStep, is_elsewhere: bool = False) -> None:
         """A rank recorded its part of a step; on another host by a clock that is known only roughly."""
         facts = self.steps.get(record.step)
@@ -173,7 +187,7 @@ class EngineState:
     def _planned(self, record: StepPlanned) -> None:
         self._check_order(record)
         self._check_levels(record)
-        self.last_planned = record = share_columns(record, self.last_planned)
+        self.last_planned = record
         facts = StepFacts(self.label, record, num_shards=self._num_shards)
         self.steps.add(facts)
         self.builder.planned(record)
@@ -187,9 +201,7 @@ class EngineState:
 
     def _answered(self, record: StepAnswered) -> None:
         facts = self.open_steps.get(record.step)
-        if facts is not None and record.request_ids == facts.planned.request_ids:
-            record = record._replace(request_ids=facts.planned.request_ids)
-        self.last_answered = record = share_columns(record, self.last_answered)
+        self.last_answered = record
         if facts is None or facts.is_over:
             self._misordered(record)
         self._check_map(record)

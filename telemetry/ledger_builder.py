@@ -86,6 +86,7 @@ class LedgerBuilder:
         self._check_level(record.step, record.updated_at)
         at, find = record.sampled_at, self.roster.ledgers.get
         by_gap: dict[int, list[SequenceLedger]] = {}
+        same_at, same = 0, by_gap.get(0, [])
         for request_id, num_tokens in zip(record.request_ids, record.num_new_tokens, strict=False):
             ledger = find(request_id)
             if ledger is None:
@@ -94,19 +95,18 @@ class LedgerBuilder:
                 self._begin_decode(ledger, at)
             if not num_tokens or ledger.is_closed:
                 continue
-            if ledger.last_token_at:
-                gap_ns = at - ledger.last_token_at
-                if gap_ns in by_gap:
-                    by_gap[gap_ns].append(ledger)
-                else:
-                    by_gap[gap_ns] = [ledger]
+            last_at = ledger.last_token_at
+            if last_at:
+                if last_at != same_at:
+                    same_at, same = last_at, by_gap.setdefault(at - last_at, [])
+                same.append(ledger)
             else:
                 ledger.first_token_at = at
                 self._book.first_token(ledger, at)
             ledger.last_token_at = at
             ledger.num_output_tokens += num_tokens
-            for _ in range(num_tokens - 1):
-                by_gap.setdefault(0, []).append(ledger)
+            if num_tokens > 1:
+                by_gap.setdefault(0, []).extend([ledger] * (num_tokens - 1))
         for gap_ns, ledgers in by_gap.items():
             self._book.tokens(ledgers, gap_ns, at)
         self._over(record.step, at)

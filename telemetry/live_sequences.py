@@ -38,6 +38,8 @@ class LiveSequences:
 
     def __init__(self) -> None:
         self._by_id: dict[str, LiveSequence] = {}
+        self._row_ids: list[str] | None = None
+        self._rows: list[LiveSequence | None] = []
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -52,6 +54,13 @@ class LiveSequences:
         """The sequence, None for one that left or was never seen."""
         return self._by_id.get(request_id)
 
+    def rows(self, request_ids: list[str]) -> list[LiveSequence | None]:
+        """`get` for each of these; looked up once for a list that comes again while nobody comes or goes."""
+        if request_ids is not self._row_ids:
+            self._rows = list(map(self._by_id.get, request_ids))
+            self._row_ids = request_ids
+        return self._rows
+
     def some(self, request_ids: Iterable[str]) -> Iterator[LiveSequence]:
         """Those of these that are live."""
         return filter(None, map(self._by_id.get, request_ids))
@@ -61,16 +70,19 @@ class LiveSequences:
         if len(self._by_id) >= MAX_SEQUENCES:
             del self._by_id[next(iter(self._by_id))]
         self._by_id[sequence.request_id] = sequence
+        self._row_ids = None
 
     def remove(self, request_id: str) -> None:
         """It left."""
         self._by_id.pop(request_id, None)
+        self._row_ids = None
 
     def keep_only(self, request_ids: Container[str]) -> None:
         """Whoever is not among these left, and nobody told."""
         gone = [request_id for request_id in self._by_id if request_id not in request_ids]
         for request_id in gone:
             del self._by_id[request_id]
+        self._row_ids = None
 
     def num_filled_slots(self, num_active_blocks: int, block_size: int) -> int:
         """Token slots of the active blocks that are in use. Blocks that sequences share are always full."""
@@ -87,3 +99,4 @@ class LiveSequences:
     def restore(self, state: Any) -> None:
         """Go on from a `state`. TypeError if it is none."""
         self._by_id = {row[0]: LiveSequence(*row) for row in state}
+        self._row_ids = None

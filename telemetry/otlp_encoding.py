@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from vllm_obs.telemetry.span import Attributes, Span, Value
+from vllm_obs.telemetry.span import Attributes, Span, SpanKind, Value
 
 MAX_VARINT_BYTES = 10
 """Of 64 bits. To read on would take hours for the megabytes that a receiver may answer with."""
@@ -29,6 +29,8 @@ _LINK_FLAGS = _FIXED32.pack(0x35, _HAS_IS_REMOTE)
 _SPAN_FLAGS = tuple(
     b"\x85\x01" + struct.pack("<I", flags) for flags in (_HAS_IS_REMOTE, _HAS_IS_REMOTE | _IS_REMOTE)
 )
+_SMALL_INTS = {value: b"\x12\x02\x18" + number for value, number in enumerate(_SMALL)}
+"""The value field of a KeyValue, for the numbers that most attributes have."""
 _TRUE, _FALSE = b"\x10\x01", b"\x10\x00"
 
 
@@ -36,6 +38,8 @@ def varint(number: int) -> bytes:
     """A number from 0 to 2**64 - 1 in protobuf's variable length."""
     if number < 128:
         return _SMALL[number]
+    if number < 1 << 14:
+        return bytes((number & 127 | 128, number >> 7))
     parts = bytearray()
     while number > 127:
         parts.append(number & 127 | 128)
@@ -70,11 +74,15 @@ def _any_value(value: Value) -> bytes:
 def encode_attributes(number: int, attributes: Attributes) -> bytes:
     """A repeated KeyValue field; attributes that are None are left out."""
     tag = _SMALL[number << 3 | 2]
-    parts = []
+    parts: list[bytes] = []
     for name, value in attributes.items():
-        if value is not None:
-            pair = _key(name) + message(2, _any_value(value))
-            parts.append(tag + varint(len(pair)) + pair)
+        if value is None:
+            continue
+        encoded = _SMALL_INTS.get(value) if type(value) is int else None  # a bool is equal to an int
+        if encoded is None:
+            encoded = message(2, _any_value(value))
+        key = _key(name)
+        parts += (tag, varint(len(key) + len(encoded)), key, encoded)
     return b"".join(parts)
 
 
@@ -91,16 +99,14 @@ def encode_link(context: bytes, attributes: bytes = b"") -> bytes:
 
 def encode_span(span: Span, wall_offset: int) -> bytes:
     """A ScopeSpans' span field. `wall_offset` is what turns a monotonic moment into Unix time, in ns."""
+    moments = _TWO_FIXED64.pack(0x39, span.begun_at + wall_offset, 0x41, span.ended_at + wall_offset)
     parts = [encode_context(span.trace_id, span.span_id)]
     if span.parent_id:
-        parts.append(b"\x22\x08" + span.parent_id.to_bytes(8, "big"))
-    parts += (
-        message(5, span.name.encode("utf-8", "replace")),
-        b"\x30" + _SMALL[span.kind],
-        _TWO_FIXED64.pack(0x39, span.begun_at + wall_offset, 0x41, span.ended_at + wall_offset),
-        encode_attributes(9, span.attributes),
-        *span.links,
-    )
+        parts += (b"\x22\x08", span.parent_id.to_bytes(8, "big"))
+    parts += (_name_and_kind(span.name, span.kind), moments)
+    if span.attributes:
+        parts.append(encode_attributes(9, span.attributes))
+    parts += span.links
     if span.error:
         parts.append(
             message(15, message(2, span.error.encode("utf-8", "replace")) + b"\x18" + _SMALL[_STATUS_ERROR])
@@ -108,6 +114,11 @@ def encode_span(span: Span, wall_offset: int) -> bytes:
     parts.append(_SPAN_FLAGS[span.has_remote_parent])
     payload = b"".join(parts)
     return b"\x12" + varint(len(payload)) + payload
+
+
+@lru_cache(maxsize=1024)
+def _name_and_kind(name: str, kind: SpanKind) -> bytes:
+    return message(5, name.encode("utf-8", "replace")) + b"\x30" + _SMALL[kind]
 
 
 def encode_scope(name: str, version: str) -> bytes:

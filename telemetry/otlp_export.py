@@ -95,15 +95,16 @@ class SpanExporter:
 
     def offer(self, span: Span) -> bool:
         """Take a span to send; False when the queue is full or closed."""
-        with self._wake:
-            num_queued = len(self._queue)
-            if num_queued >= self._limits.max_queue or self._is_closing:
-                self.dropped_spans["closing" if self._is_closing else "queue_full"] += 1
-                return False
-            self._queue.append(span)
-            if num_queued == 0 or num_queued + 1 == self._limits.max_batch:
+        queue = self._queue
+        if len(queue) >= self._limits.max_queue or self._is_closing:
+            self._drop("closing" if self._is_closing else "queue_full", 1)
+            return False
+        # Without the lock, which would be taken for each span: meanwhile the thread only takes away.
+        queue.append(span)
+        if len(queue) in (1, self._limits.max_batch):
+            with self._wake:
                 self._wake.notify()
-            return True
+        return True
 
     def close(self, timeout_seconds: float = SHUTDOWN_SECONDS) -> None:
         """Send what there is, and be gone when the time is up; what has not been sent then is dropped."""

@@ -3,6 +3,7 @@
 import operator
 from collections import namedtuple
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
@@ -83,14 +84,17 @@ class RecordDecoder:
             if reader is None:
                 self.num_unknown += 1
                 return None
-            return self._decode_known(reader, payload)
+            try:
+                return reader.make(reader.decode_whole(payload)[NUM_PREFIX_FIELDS:])
+            except msgspec.ValidationError:
+                return self._decode_other(reader, payload)
         except (msgspec.DecodeError, ValueError, IndexError, RecursionError):
             self.num_undecodable += 1
             return None
 
-    def _decode_known(self, reader: "_PayloadReader", payload: bytes) -> Record:
+    def _decode_other(self, reader: "_PayloadReader", payload: bytes) -> Record:
         try:
-            return reader.decode(payload)
+            return reader.decode_older(payload)
         except msgspec.ValidationError:
             record = reader.decode_newer(payload)
             self.num_newer += 1
@@ -104,22 +108,24 @@ def kind_number(payload: bytes) -> int:
 
 
 class _PayloadReader(NamedTuple):
-    """Decodes the payloads of one kind."""
+    """Decodes the payloads of one kind. `make` takes all its fields; `decode_whole` gives them behind two of ours.
+
+    Of a record whose fields are those of this version msgspec checks and builds one plain tuple in C.
+    """
 
     kind: type[Record]
-    decode_payload: Callable[[bytes], tuple[Any, ...]]
+    make: Callable[[tuple[Any, ...]], Record]
+    decode_whole: Callable[[bytes], tuple[Any, ...]]
 
     @classmethod
     def of(cls, kind: type[Record]) -> "_PayloadReader":
-        # msgspec checks and builds a whole typed tuple in C; a record's fields follow two of our own in it.
-        types = {"kind_number": int, "schema_version": int, **get_type_hints(kind)}
-        payload = namedtuple(kind.__name__, list(types), defaults=list(kind._field_defaults.values()))  # type: ignore[misc]
-        payload.__annotations__ = types
-        return cls(kind, msgspec.msgpack.Decoder(payload).decode)
+        types = (int, int, *get_type_hints(kind).values())
+        whole: Callable[[bytes], tuple[Any, ...]] = msgspec.msgpack.Decoder(tuple[types]).decode  # type: ignore[valid-type]
+        return cls(kind, partial(tuple.__new__, kind), whole)
 
-    def decode(self, payload: bytes) -> Record:
-        """The record, every field of the type it promises."""
-        return self.kind(*self.decode_payload(payload)[NUM_PREFIX_FIELDS:])
+    def decode_older(self, payload: bytes) -> Record:
+        """A record of a writer that did not know the last fields, which have their defaults then."""
+        return self.kind(*_older_reader(self.kind)(payload)[NUM_PREFIX_FIELDS:])  # type: ignore[arg-type]
 
     def decode_newer(self, payload: bytes) -> Record:
         """The fields we know of a record that a newer writer added fields to; ValidationError for any other."""
@@ -129,3 +135,12 @@ class _PayloadReader(NamedTuple):
         if not isinstance(version, int) or version <= SCHEMA_VERSION:
             raise msgspec.ValidationError(f"{self.kind.__name__}: these are not its fields")
         return msgspec.convert(parts[NUM_PREFIX_FIELDS : NUM_PREFIX_FIELDS + num_fields], self.kind)
+
+
+@cache
+def _older_reader(kind: Any) -> Callable[[bytes], tuple[Any, ...]]:
+    types = {"kind_number": int, "schema_version": int, **get_type_hints(kind)}
+    payload = namedtuple(kind.__name__, list(types), defaults=list(kind._field_defaults.values()))  # type: ignore[misc]
+    payload.__annotations__ = types
+    decode: Callable[[bytes], tuple[Any, ...]] = msgspec.msgpack.Decoder(payload).decode
+    return decode

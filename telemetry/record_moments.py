@@ -1,5 +1,7 @@
 """The moments of a record: the latest, for putting records in order of time, and all of them by another clock."""
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, get_args
 
 from vllm_obs.telemetry.records import Record, RequestTaken
@@ -13,10 +15,21 @@ _FIELDS = {
 }
 
 
+def _latest_of(indices: tuple[int, ...]) -> Callable[[tuple[Any, ...]], int]:
+    if not indices:
+        return lambda fields: 0
+    if len(indices) == 1:
+        return itemgetter(indices[0])
+    moments = itemgetter(*indices)
+    return lambda fields: max(moments(fields))
+
+
+_LATEST = {kind: _latest_of(indices) for kind, indices in _FIELDS.items()}
+
+
 def moment_of(record: Record) -> int:
     """Its latest moment (monotonic ns); 0 for a record of blocks, which names a step instead."""
-    fields: tuple[Any, ...] = record
-    return max([fields[index] for index in _FIELDS[type(record)]], default=0)
+    return _LATEST[type(record)](record)
 
 
 _SENDERS = {RequestTaken: "submitted_at"}

@@ -173,19 +173,23 @@ class RingReader:
         """Read the frames of a span from `_position` on."""
         if not self._is_aligned:
             self._align(span)
-        offset = self._position - span.begin
-        while offset < span.limit and len(frames) < max_frames:
-            frame = self._frames.at(span.data, offset, span.begin + offset)
-            if frame is None or not self._sequence <= frame.sequence < span.newest:
+        frame_at = self._frames.at
+        begin, data, limit, newest = span
+        offset = self._position - begin
+        while offset < limit and len(frames) < max_frames:
+            frame = frame_at(data, offset, begin + offset)
+            if frame is None or not self._sequence <= frame[1] < newest:
                 self._look_again()
                 return
+            end, sequence, payload = frame
             self._num_looks = 0
-            self._position = frame.end
-            self._expect(frame.sequence)
-            if frame.payload:
+            self._position = end
+            if sequence != self._sequence:
+                self._expect(sequence)
+            if payload:
                 self._sequence += 1
                 frames.append(frame)
-            offset = frame.end - span.begin
+            offset = end - begin
 
     def _align(self, span: Span) -> None:
         """Move to the first whole frame of a span that has not been overwritten, or past the span."""

@@ -1,13 +1,11 @@
 """RingStream: one ring's facts in the order of its writer, with its losses and its end in their places."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from vllm_obs.telemetry.record_codec import RecordDecoder
 from vllm_obs.telemetry.record_moments import moment_of
-from vllm_obs.telemetry.ring_frame import Frame
 from vllm_obs.telemetry.ring_header import RingHeader
 from vllm_obs.telemetry.ring_reader import RingCursor, RingReader
 from vllm_obs.telemetry.view import Fact, RecordsLost, Source, SourceGone
@@ -15,12 +13,8 @@ from vllm_obs.telemetry.view import Fact, RecordsLost, Source, SourceGone
 FRAMES_AT_ONCE = 1024
 
 
-class _Waiting(NamedTuple):
-    """A fact that was read and not given yet; `after` is where the ring goes on behind it."""
-
-    moment: int
-    fact: Fact
-    after: RingCursor
+_Waiting = tuple[int, Fact, int, int]
+"""A fact that was read and not given yet: its moment, itself, and the place and number of the record behind it."""
 
 
 class RingStream:
@@ -28,12 +22,11 @@ class RingStream:
 
     def __init__(self, reader: RingReader, source: Source) -> None:
         self.source = source
-        self.cursor = reader.cursor
-        """Where to go on reading if everything given so far is to count as taken."""
         self.is_finished = False
         self._reader = reader
         self._waiting: deque[_Waiting] = deque()
-        self._read_to = reader.cursor
+        self._generation, self._given_to, self._given_sequence = reader.cursor
+        self._read_to, self._read_sequence = self._given_to, self._given_sequence
         self._moment = 0
         self._is_read = False
         self._is_alive = True
@@ -68,19 +61,24 @@ class RingStream:
             self._read(decoder)
         return bool(self._waiting)
 
+    @property
+    def cursor(self) -> RingCursor:
+        """Where to go on reading if everything given so far is to count as taken."""
+        return RingCursor(self._generation, self._given_to, self._given_sequence)
+
     def next_moment(self) -> int:
         """The moment of the next fact; there must be one."""
-        return self._waiting[0].moment
+        return self._waiting[0][0]
 
-    def take(self, until: int | None, limit: int) -> Iterator[Fact]:
-        """Give facts that were read, up to this moment, and at most so many."""
-        for _ in range(limit):
-            if not self._waiting or (until is not None and self._waiting[0].moment > until):
-                return
-            waiting = self._waiting.popleft()
-            self.cursor = waiting.after
-            self.is_finished = isinstance(waiting.fact, SourceGone)
-            yield waiting.fact
+    def take(self, until: int | None) -> Fact | None:
+        """Give the next fact that was read, if there is one and it is not of a later moment."""
+        waiting = self._waiting
+        if not waiting or (until is not None and waiting[0][0] > until):
+            return None
+        _, fact, self._given_to, self._given_sequence = waiting.popleft()
+        if type(fact) is SourceGone:
+            self.is_finished = True
+        return fact
 
     def give_up(self) -> None:
         """The file broke: nothing more will come of it."""
@@ -93,8 +91,19 @@ class RingStream:
 
     def _read(self, decoder: RecordDecoder) -> None:
         frames = self._reader.read(FRAMES_AT_ONCE)
-        for frame in frames:
-            self._add(frame, decoder)
+        decode, waiting = decoder.decode, self._waiting
+        for end, sequence, payload in frames:
+            if sequence != self._read_sequence:
+                self._expect(sequence)
+            self._read_to, self._read_sequence = end, sequence + 1
+            record = decode(payload)
+            if record is None:
+                self._wait(RecordsLost(1))
+                continue
+            moment = moment_of(record)
+            if moment > self._moment:
+                self._moment = moment
+            waiting.append((self._moment, record, end, sequence + 1))
         if len(frames) == FRAMES_AT_ONCE:
             return
         self._is_read = True
@@ -102,21 +111,11 @@ class RingStream:
         if not self._is_alive:
             self._mark_end()
 
-    def _add(self, frame: Frame, decoder: RecordDecoder) -> None:
-        self._expect(frame.sequence)
-        self._read_to = RingCursor(self.source.generation, frame.end, frame.sequence + 1)
-        record = decoder.decode(frame.payload)
-        if record is None:
-            self._wait(RecordsLost(1))
-            return
-        self._moment = max(self._moment, moment_of(record))
-        self._wait(record)
-
     def _expect(self, sequence: int) -> None:
         """The next record is this one; those between are lost."""
-        num_lost = sequence - self._read_to.sequence
+        num_lost = sequence - self._read_sequence
         if num_lost > 0:
-            self._read_to = self._read_to._replace(sequence=sequence)
+            self._read_sequence = sequence
             self._wait(RecordsLost(num_lost))
 
     def _mark_end(self) -> None:
@@ -125,4 +124,4 @@ class RingStream:
             self._wait(SourceGone())
 
     def _wait(self, fact: Fact) -> None:
-        self._waiting.append(_Waiting(self._moment, fact, self._read_to))
+        self._waiting.append((self._moment, fact, self._read_to, self._read_sequence))

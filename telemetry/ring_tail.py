@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -47,16 +48,19 @@ class RingTail:
         streams = sorted(self._streams.values(), key=_reading_order)
         for stream in streams:
             stream.begin_round()
+        ready = [
+            (stream.next_moment(), place, stream) for place, stream in enumerate(streams) if self._has_next(stream)
+        ]
+        ready.sort()
         num_given = 0
-        while num_given < max_records:
-            ready = [stream for stream in streams if self._has_next(stream)]
-            if not ready:
-                break
-            ready.sort(key=RingStream.next_moment)
-            until = ready[1].next_moment() if len(ready) > 1 else None
-            for fact in ready[0].take(until, max_records - num_given):
+        while ready and num_given < max_records:
+            _, place, stream = ready.pop(0)
+            source, take, until = stream.source, stream.take, ready[0][0] if ready else None
+            while num_given < max_records and (fact := take(until)) is not None:
                 num_given += 1
-                yield ready[0].source, fact
+                yield source, fact
+            if self._has_next(stream):
+                insort(ready, (stream.next_moment(), place, stream))
         self._forget_finished()
 
     def cursors(self) -> list[RingCursor]:

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from vllm_obs.telemetry.core_kinds import CORE_KINDS
 from vllm_obs.telemetry.ended_sequences import EndedSequences
-from vllm_obs.telemetry.engine_state import EngineState
+from vllm_obs.telemetry.engine_state import STEP_KINDS, EngineState
 from vllm_obs.telemetry.inbox_wait import inbox_intervals
 from vllm_obs.telemetry.invariants import Invariants
 from vllm_obs.telemetry.ledger import SequenceLedger
@@ -101,8 +101,11 @@ class RunState:
         elif isinstance(fact, SourceGone):
             self._part_with(source)
         else:
+            kind = type(fact)
+            if kind in STEP_KINDS:
+                fact = self._shared(source, fact)
             self.views.record(source, fact)
-            handler = self._handlers.get(type(fact))
+            handler = self._handlers.get(kind)
             if handler is not None:
                 handler(source, fact)
 
@@ -210,6 +213,13 @@ class RunState:
             ProcessExited: lambda source, record: self.processes.exited(record),
         }
         return handlers
+
+    def _shared(self, source: Source, record: Record) -> Record:
+        """A step's record with the columns of the one before: views tell by that at once what is the same."""
+        engine = self.engines.get(source.engine or "0")
+        if engine is None or engine.source.generation != source.generation:
+            return record
+        return engine.shared(record)
 
     def _to_engine(self, source: Source, record: Record) -> None:
         engine = self.engines.get(source.engine or "0")

@@ -175,6 +175,7 @@ class SpansView(BaseView):
                 self._offer(tree.requests)
 
     def _offer(self, spans: Iterable[Span]) -> None:
+        offer = self._sink.offer
         for span in spans:
             self.num_spans += 1
-            self._sink.offer(span)
+            offer(span)

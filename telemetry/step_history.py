@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, get_origin, get_type_hints
 
 from vllm_obs.telemetry.floor import worker_ns
 from vllm_obs.telemetry.records import OutputsTaken, StepAnswered, StepFailed, StepPlanned, WorkerStep
@@ -18,6 +18,11 @@ MAX_SHARERS = 4
 """So many engines keep that much each; where there are more they share it."""
 
 R = TypeVar("R", StepPlanned, StepAnswered)
+_COLUMNS = {
+    kind: tuple(index for index, hint in enumerate(get_type_hints(kind).values()) if get_origin(hint) is list)
+    for kind in (StepPlanned, StepAnswered)
+}
+"""Places of the lists in a record."""
 
 
 class StepSpan(NamedTuple):
@@ -200,6 +205,9 @@ def share_columns(record: R, before: tuple[object, ...] | None) -> R:
     """The record with the lists of an earlier one where they are equal: most steps have the rows of the last."""
     if before is None:
         return record
-    shared = [old if type(new) is list and new == old else new for new, old in zip(record, before, strict=True)]
+    shared: list[object] = list(record)
+    for index in _COLUMNS[type(record)]:
+        if shared[index] == before[index]:
+            shared[index] = before[index]
     make: Callable[[list[object]], R] = type(record)._make
     return make(shared)

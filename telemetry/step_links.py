@@ -52,20 +52,18 @@ class Segment:
 class _Link:
     """The link from a step to a segment. What it says seldom changes from one step to the next."""
 
-    __slots__ = ("_context", "_encoded", "_num_blocks", "_num_tokens", "_stage")
+    __slots__ = ("_context", "_stage", "encoded", "num_blocks", "num_tokens")
 
     def __init__(self, context: bytes, stage: str) -> None:
         self._context = context
         self._stage = stage
-        self._num_tokens = self._num_blocks = -1
-        self._encoded = b""
+        self.num_tokens = self.num_blocks = -1
+        self.encoded = b""
 
-    def saying(self, num_tokens: int, num_blocks: int) -> bytes:
-        """Encoded, with the row's numbers of tokens and of new blocks."""
-        if num_tokens != self._num_tokens or num_blocks != self._num_blocks:
-            self._num_tokens, self._num_blocks = num_tokens, num_blocks
-            self._encoded = encode_link(self._context, _row_attributes(num_tokens, self._stage, num_blocks))
-        return self._encoded
+    def say(self, num_tokens: int, num_blocks: int) -> None:
+        """From now on `encoded` says these numbers of tokens and of new blocks of a row."""
+        self.num_tokens, self.num_blocks = num_tokens, num_blocks
+        self.encoded = encode_link(self._context, _row_attributes(num_tokens, self._stage, num_blocks))
 
 
 class TracedSequence:
@@ -79,10 +77,6 @@ class TracedSequence:
         self.stage = "prefill"
         self.segments: list[Segment] = []
         self.last: Segment | None = None
-
-    def goes_on(self, segment: Segment) -> bool:
-        """Whether its next step belongs to this segment too, if it is the step after the segment's last."""
-        return segment.stage == self.stage and segment.num_steps < MAX_LINKS
 
 
 class StepLinks:
@@ -169,6 +163,7 @@ class TracedRows:
                 sequence.stage = "recompute"
         step, sequences, stride = planned.step, self._sequences, self._strides.get(source.engine, 1)
         links, own_link = self._step_ids(source, step)
+        add_link = links.links.append
         is_room = self._num_held + len(planned.request_ids) <= MAX_HELD_LINKS
         # The loop that tracing costs most by: once for each row of each step.
         for request_id, num_tokens, num_blocks in zip(
@@ -178,11 +173,19 @@ class TracedRows:
             if sequence is None:
                 continue
             segment = sequence.last
-            if segment is None or segment.last_step + stride < step or not sequence.goes_on(segment):
+            if (
+                segment is None
+                or segment.last_step + stride < step
+                or segment.stage != sequence.stage
+                or segment.num_steps >= MAX_LINKS
+            ):
                 segment = self._new_segment(sequence, step, sampled_at)
             segment.last_step, segment.last_at = step, sampled_at
             segment.num_steps += 1
-            links.links.append(segment.link.saying(num_tokens, num_blocks))
+            link = segment.link
+            if link.num_tokens != num_tokens or link.num_blocks != num_blocks:
+                link.say(num_tokens, num_blocks)
+            add_link(link.encoded)
             if is_room:
                 segment.links.append(own_link)
         if is_room:

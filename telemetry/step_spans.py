@@ -31,7 +31,8 @@ class StepSpans:
         """The step's spans, its own first. One that broke off has an error, and the parts it came to."""
         core = self._engines.get(facts.engine, NO_PROCESS)
         root = self._root(facts, links, core)
-        return [root, *_chunks(root, links), *_parts(facts, root), *self._ranks(facts, root)]
+        chunks = _chunks(root, links) if len(links.links) > MAX_LINKS else ()
+        return [root, *chunks, *_parts(facts, root), *self._ranks(facts, root)]
 
     def _root(self, facts: StepFacts, links: StepLinks, core: Process) -> Span:
         ended_at = facts.planned.schedule_ended_at
@@ -58,16 +59,15 @@ class StepSpans:
         for worker in facts.workers:
             process = self._workers.get((facts.engine, worker.rank), root.process)
             number = _FIRST_RANK + 4 * worker.rank
-            execute = root._replace(
-                span_id=child_id(root.span_id, number),
-                parent_id=child_id(root.span_id, _EXECUTE),
-                name="worker.execute",
-                begun_at=worker.received_at,
-                ended_at=worker.sampled_at,
-                process=process,
-                attributes=_rank_attributes(worker, facts.num_shards),
-                links=(),
-                error="",
+            execute = Span(
+                root.trace_id,
+                child_id(root.span_id, number),
+                child_id(root.span_id, _EXECUTE),
+                "worker.execute",
+                worker.received_at,
+                worker.sampled_at,
+                process,
+                _rank_attributes(worker, facts.num_shards),
             )
             yield execute
             for part, (name, begun_at, ended_at) in enumerate(_rank_parts(worker), 1):
@@ -75,15 +75,7 @@ class StepSpans:
 
 
 def _child(root: Span, above: Span, number: int, name: str, moments: tuple[int, int]) -> Span:
-    return Span(
-        trace_id=root.trace_id,
-        span_id=child_id(root.span_id, number),
-        parent_id=above.span_id,
-        name=name,
-        begun_at=moments[0],
-        ended_at=moments[1],
-        process=above.process,
-    )
+    return Span(root.trace_id, child_id(root.span_id, number), above.span_id, name, *moments, above.process)
 
 
 def _parts(facts: StepFacts, root: Span) -> Iterator[Span]:

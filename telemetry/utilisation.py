@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from operator import add
 from typing import Any, NamedTuple
 
 from vllm_obs.telemetry.floor import work_of
@@ -40,7 +41,7 @@ class WorkSum(NamedTuple):
 
     def plus(self, other: "WorkSum") -> "WorkSum":
         """Both."""
-        return WorkSum(*map(sum, zip(self, other, strict=True)))
+        return WorkSum(*map(add, self, other))
 
 
 class Rates(NamedTuple):
@@ -77,7 +78,9 @@ class EngineWork:
             self.seconds.popitem(last=False)
         if step_ns >= MIN_SEEN_NS:
             seconds = step_ns / NS
-            self.seen = self.seen.or_more(Rates(work.num_flops / seconds, work.num_bytes / seconds))
+            flops, num_bytes = work.num_flops / seconds, work.num_bytes / seconds
+            if flops > self.seen.flops or num_bytes > self.seen.num_bytes:
+                self.seen = self.seen.or_more(Rates(flops, num_bytes))
 
     def measured(self, num_ranks: int) -> Rates | None:
         """What was measured of all ranks together; None while one of them is not known."""
@@ -162,9 +165,10 @@ class Utilisation(BaseView):
 def _work(step: StepFacts, described: EngineDescribed, num_ns: int) -> WorkSum:
     num_tokens, num_bytes = work_of(step.planned, described)
     last = slowest_way(step.stages)
-    received_at, prepared_at, forwarded_at, sample_begun_at, sampled_at = (
-        max(moment, step.free_at) for moment in last[2:7]
-    )
+    free_at = step.free_at
+    received_at, prepared_at, forwarded_at, sample_begun_at, sampled_at = [
+        moment if moment > free_at else free_at for moment in last[2:7]
+    ]
     return WorkSum(
         num_steps=1,
         num_tokens=num_tokens,

@@ -181,6 +181,9 @@ class StepTally:
             sums["decode_steps"], sums["decode_ns"] = 1, used_ns
 
     def _rows_of(self, planned: StepPlanned) -> _Rows:
+        num_rows = len(planned.request_ids)
+        if planned.num_scheduled_tokens.count(1) == num_rows:
+            return _Rows(num_rows, 0, 0, 0)
         num_decodes = num_prompt = num_long = num_recomputed = 0
         for request_id, num_tokens in zip(planned.request_ids, planned.num_scheduled_tokens, strict=True):
             if num_tokens == 1:
