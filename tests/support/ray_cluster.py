@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 from serving import Server, free_port
+from two_hosts import TwoHosts
 
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 START_SECONDS = 90.0
@@ -40,16 +41,17 @@ def wait_ready_again(server: Server) -> None:
 
 
 class RayHost:
-    """`ray start` in a process group of its own, at an address of its own of the loopback device."""
+    """`ray start` in a process group of its own, at an address of its own: loopback's, or `namespace`'s."""
 
-    def __init__(self, place: Path, address: str, num_cpus: int, *flags: str) -> None:
+    def __init__(self, place: Path, address: str, num_cpus: int, *flags: str, namespace: str = "") -> None:
         self.address = address
         self._log = place / f"start-{address}.log"
+        inside = ["ip", "netns", "exec", namespace] if namespace else []
         ray = Path(sys.executable).parent / "ray"
         size = [f"--num-cpus={num_cpus}", "--object-store-memory=100000000", f"--node-ip-address={address}"]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [ray, "start", "--block", "--disable-usage-stats", *size, *flags],
+                [*inside, ray, "start", "--block", "--disable-usage-stats", *size, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -92,14 +94,16 @@ class RayHost:
 
 
 class RayCluster:
-    """So many hosts, each with so many CPUs; `address` is for RAY_ADDRESS."""
+    """So many hosts, each with so many CPUs; `address` is for RAY_ADDRESS. `wired` are the hosts, if any."""
 
-    def __init__(self, num_cpus: int, num_hosts: int) -> None:
+    def __init__(self, num_cpus: int, num_hosts: int, wired: TwoHosts | None = None) -> None:
+        self._wired = wired
         self._place = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
         port = free_port()
-        self.address = f"127.0.0.1:{port}"
+        address, namespace = self._next_place(0)
+        self.address = f"{address}:{port}"
         head = ["--head", f"--port={port}", f"--temp-dir={self._place / 't'}", "--include-dashboard=false"]
-        self.hosts = [RayHost(self._place, "127.0.0.1", num_cpus, *head)]
+        self.hosts = [RayHost(self._place, address, num_cpus, *head, namespace=namespace)]
         self.environment = {**ENVIRONMENT, "RAY_ADDRESS": self.address}
         self._num_cpus = num_cpus
         self._num_further = num_hosts - 1
@@ -112,9 +116,16 @@ class RayCluster:
 
     def join(self) -> None:
         """Another host takes part."""
-        address = f"127.0.0.{len(self.hosts) + 1}"
-        self.hosts.append(RayHost(self._place, address, self._num_cpus, f"--address={self.address}"))
+        address, namespace = self._next_place(len(self.hosts))
+        flag = f"--address={self.address}"
+        self.hosts.append(RayHost(self._place, address, self._num_cpus, flag, namespace=namespace))
         self.hosts[-1].wait()
+
+    def _next_place(self, number: int) -> tuple[str, str]:
+        """The address and the namespace of a host."""
+        if self._wired is not None:
+            return self._wired.addresses[number], self._wired.names[number]
+        return f"127.0.0.{number + 1}", ""
 
     def actors(self, kind: str = "RayRank") -> list[psutil.Process]:
         """The processes of the ranks' actors, or of another kind of actors."""
@@ -140,9 +151,9 @@ class RayCluster:
 
 
 @contextlib.contextmanager
-def ray_cluster(num_cpus: int = 2, num_hosts: int = 1) -> Iterator[RayCluster]:
+def ray_cluster(num_cpus: int = 2, num_hosts: int = 1, wired: TwoHosts | None = None) -> Iterator[RayCluster]:
     """A cluster that is ready."""
-    cluster = RayCluster(num_cpus, num_hosts)
+    cluster = RayCluster(num_cpus, num_hosts, wired)
     try:
         cluster.wait()
         yield cluster

@@ -91,13 +91,19 @@ class TwoHosts:
 
 
 class HostProcess(Server):
-    """`vllm-obs serve` on one of the hosts; host 0 is asked by a process beside it (see `request`)."""
+    """`vllm-obs serve` on one of the hosts; host 0 is asked by a process beside it (see `request`).
 
-    def __init__(self, hosts: TwoHosts, host: int, *args: str, env: dict[str, str] | None = None) -> None:
+    One that `is_alone` is not told of the other host.
+    """
+
+    def __init__(
+        self, hosts: TwoHosts, host: int, *args: str, env: dict[str, str] | None = None, is_alone: bool = False
+    ) -> None:
         self.port = PORT
         self.log = Path(tempfile.mkstemp(prefix=f"vllm-obs-host{host}-", suffix=".log")[1])
         self._namespace = hosts.names[host]
-        command = ["vllm_obs", "serve", *(["--port", str(PORT)] if host == 0 else []), *args, *hosts.flags(host)]
+        command = ["vllm_obs", "serve", *(["--port", str(PORT)] if host == 0 else []), *args]
+        command += [] if is_alone else hosts.flags(host)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 ["ip", "netns", "exec", self._namespace, sys.executable, "-m", *command],
