@@ -45,7 +45,7 @@ def started(*args: str, run_dir: Path | None = None) -> Server:
     return server
 
 
-def eventually(is_so: Callable[[], Any], seconds: float = 10.0) -> None:
+def eventually(is_so: Callable[[], Any], seconds: float = 40.0) -> None:
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, "it never came to be"

@@ -75,11 +75,23 @@ class Opened:
 
 
 def answer(connection: socket.socket, request: bytes = LIVE) -> bytes:
-    """The beginning of what is answered, empty where the connection was closed."""
+    """What is answered, of a stream its beginning; empty where the connection was closed."""
+    received = b""
     with contextlib.suppress(ConnectionError):
         connection.sendall(request)
-        return connection.recv(65536)
-    return b""
+        while not is_whole(received):
+            part = connection.recv(65536)
+            received += part
+            if not part:
+                break
+    return received
+
+
+def is_whole(received: bytes) -> bool:
+    """Whether all that its length says is there; headers and body may come one by one."""
+    headers, _, body = received.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", headers, re.IGNORECASE)
+    return b"\r\n\r\n" in received and len(body) >= (int(length[1]) if length else 0)
 
 
 def is_open(connection: socket.socket) -> bool:
