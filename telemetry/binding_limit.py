@@ -50,7 +50,7 @@ def binding_limit(planned: StepPlanned, max_num_batched_tokens: int = 0, head_fi
         if planned.head_reason in BEFORE_BLOCKS and not head_fits:
             return "kv_blocks"
         return _OF_REASON.get(planned.head_reason, OTHER_LIMIT)
-    left_out = set(planned.left_out_reasons) - _NO_LIMITS
+    left_out = set(planned.left_out_reasons) - _NO_LIMITS if planned.left_out_reasons else set()
     if planned.grammar_ids:
         left_out.add("grammar")
     if left_out:

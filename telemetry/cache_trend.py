@@ -46,6 +46,8 @@ _SUMS = [name for name in _NAMES if name not in _LEVELS]
 class CacheTrend(BaseView):
     """A view. A second in which no step was planned is a gap."""
 
+    record_kinds = (StepPlanned, BlocksChanged, BlocksCached, RequestTaken, RequestReleased)
+
     def __init__(self) -> None:
         self._seconds: dict[str, dict[int, CacheSecond]] = {}
         self._now: dict[str, CacheSecond] = {}

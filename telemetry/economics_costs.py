@@ -13,7 +13,7 @@ from vllm_obs.telemetry.ledger import SequenceLedger
 MAX_LIVE = 65_536
 MAX_OVER = 10_000
 MAX_OVER_KEPT = 256
-"""So many of those that are over, the last ones, outlive the Observer; a checkpoint is made each second."""
+"""So many of those that are over, the last ones, outlive the Observer; a checkpoint is made every few seconds."""
 MAX_ACCOUNTS = 64
 NO_ACCOUNT = "none"
 """The account of requests to a server without keys."""

@@ -13,10 +13,15 @@ LARGE = 1e6
 
 
 class _Heads(NamedTuple):
-    """What stands before the numbers of a series: one text for each of its lines. `bounds` are a histogram's."""
+    """What stands before the numbers of a series: one text for each of its lines. `bounds` are a histogram's.
+
+    `shown` are its numbers as they were rendered last, and `text` what that gave.
+    """
 
     bounds: tuple[float, ...]
     texts: tuple[str, ...]
+    shown: object = None
+    text: str = ""
 
 
 class Exposition:
@@ -27,6 +32,7 @@ class Exposition:
 
     def __init__(self, view: MetricsView) -> None:
         self._view = view
+        self._titles: dict[tuple[str, bool], str] = {}
         self._heads: dict[str, dict[tuple[str, ...], _Heads]] = {}
 
     def render(self, accept: str, now: int) -> tuple[bytes, str]:
@@ -48,16 +54,23 @@ class Exposition:
 
     def _lines(self, family: Family, is_open: bool) -> Iterator[str]:
         metric = family.metric
-        yield _title(metric, is_open)
+        title = self._titles.get((metric.name, is_open))
+        if title is None:
+            title = self._titles[metric.name, is_open] = _title(metric, is_open)
+        yield title
         before = self._heads.get(metric.name, {})
         self._heads[metric.name] = heads = {}
         for labels, series in family.series.items():
             bounds = series.bounds if isinstance(series, Histogram) else ()
             head = before.get(labels)
-            if head is None or head.bounds != bounds:
+            if head is None or (head.bounds is not bounds and head.bounds != bounds):
                 head = _Heads(bounds, tuple(_head_texts(metric, labels, bounds)))
+            shown = _numbers(series, is_open)
+            if head.shown != shown:
+                text = "".join(_series_lines(metric, series, head.texts, is_open))
+                head = _Heads(bounds, head.texts, shown, text)
             heads[labels] = head
-            yield from _series_lines(metric, series, head.texts, is_open)
+            yield head.text
 
 
 def _title(metric: Metric, is_open: bool) -> str:
@@ -97,6 +110,14 @@ def _label_text(labels: Mapping[str, str]) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _numbers(series: Series, is_open: bool) -> object:
+    """All that the text of a series says beside its heads, to be compared."""
+    if isinstance(series, Value):
+        # As text, for which zeros of both signs and what is no number (unlike itself) are what they are.
+        return is_open, repr(series.number), series.exemplar
+    return is_open, repr(series.total), list(series.counts), dict(series.exemplars) if is_open else None
 
 
 def _series_lines(metric: Metric, series: Series, heads: tuple[str, ...], is_open: bool) -> Iterator[str]:

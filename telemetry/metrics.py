@@ -270,7 +270,10 @@ class MetricsView(BaseView):
     def _engine_of(self, source: Source, record: Record) -> EngineMetrics:
         """The engine that wrote a record; its description comes first and says how its series look."""
         label = source.engine or FIRST_ENGINE
-        if label not in self._engines and isinstance(record, EngineDescribed) and record.model_names:
+        known = self._engines.get(label)
+        if known is not None:
+            return known
+        if isinstance(record, EngineDescribed) and record.model_names:
             return self._make_engine(label, record.model_names[0], record.max_model_len)
         return self._engine(label)
 

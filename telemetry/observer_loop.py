@@ -1,4 +1,4 @@
-"""ObserverLoop: drains in turn with answering, has what was drained looked at, and checkpoints each second."""
+"""ObserverLoop: drains in turn with answering, has what was drained looked at, and has checkpoints made."""
 
 import asyncio
 import contextlib

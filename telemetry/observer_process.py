@@ -152,12 +152,19 @@ def _checkpoint_of(service: ObserverService) -> Checkpoint:
 def _connect(service: ObserverService, checkpoint: Checkpoint, resumed: Resumed | None) -> None:
     tail = RingTail(service.config.run_dir, resumed.cursors if resumed else ())
     service.observer.tail = tail
+    saved: dict[int, int] = {}
 
     def save() -> None:
-        checkpoint.save(tail.cursors(), time.monotonic_ns())
+        cursors = tail.cursors()
+        checkpoint.save(cursors, time.monotonic_ns())
         service.observer.cost.num_failed_saves = checkpoint.num_failures
+        saved.clear()
+        saved.update((each.generation, each.position) for each in cursors)
 
-    service.save = save
+    def num_unsaved_bytes() -> int:
+        return max((each.position - saved.get(each.generation, 0) for each in tail.cursors()), default=0)
+
+    service.save, service.num_unsaved_bytes = save, num_unsaved_bytes
     if resumed is not None:
         service.observer.cost.resumed_at = time.monotonic_ns()
         service.observer.cost.resumed_from = resumed.saved_at

@@ -33,6 +33,10 @@ from vllm_obs.telemetry.verdict_window import Finding
 from vllm_obs.telemetry.watchdog import Watchdog, WatchdogSettings
 from vllm_obs.telemetry.watchdog_log import StallLog
 
+SAVE_SECONDS = 5.0
+"""So long after a checkpoint upkeep makes the next one: until then the rings still hold what came since."""
+SAVE_BYTES = 1 << 20
+"""Or as soon as so much was read of any ring since, a quarter of the smallest of a serving process's."""
 SAVE_PAUSE = 50
 """So many times as long as it took is a checkpoint of upkeep followed by none: 2 % of the time at most is theirs.
 A scrape is always followed by one."""
@@ -79,7 +83,9 @@ class ObserverService:
         observer.add_views([self.streams])
         self.context = self._make_context(stall_log)
         self._num_events = 0
-        self._save_due_at = 0
+        self._save_due_at = self._save_not_before = 0
+        self.num_unsaved_bytes: Callable[[], int] = lambda: 0
+        """The most that was read of one ring since the last checkpoint."""
 
     async def start(self) -> InspectServer:
         """Listen. Raises ListenError."""
@@ -189,7 +195,8 @@ class ObserverService:
         if self.filer is not None:
             self.filer.look(now)
         self.observer.facts.save(time.monotonic_ns(), time.time_ns())
-        if time.monotonic_ns() >= self._save_due_at:
+        now = time.monotonic_ns()
+        if now >= self._save_not_before and (now >= self._save_due_at or self.num_unsaved_bytes() >= SAVE_BYTES):
             self._save()
 
     def _look_at_memory(self) -> None:
@@ -211,7 +218,8 @@ class ObserverService:
         begun_at = time.monotonic_ns()
         self.save()
         ended_at = time.monotonic_ns()
-        self._save_due_at = ended_at + SAVE_PAUSE * (ended_at - begun_at)
+        self._save_not_before = ended_at + SAVE_PAUSE * (ended_at - begun_at)
+        self._save_due_at = ended_at + int(SAVE_SECONDS * 1e9)
 
     def _stalls(self) -> list[StallBegun]:
         return self.watchdog.current() if self.watchdog is not None else []

@@ -21,6 +21,9 @@ _FIXED32 = struct.Struct("<BI")
 _DOUBLE = struct.Struct("<Bd")
 _FIXED64 = struct.Struct("<BQ")
 
+_IDS = struct.Struct(">HQQHQHQ")
+_TRACE_TAG, _SPAN_TAG, _PARENT_TAG = 0x0A10, 0x1208, 0x2208
+"""The ids of a span with a parent: trace, its own and the parent's, each behind its field's tag and length."""
 _HAS_IS_REMOTE = 0x100
 _IS_REMOTE = 0x200
 _STATUS_ERROR = 2
@@ -99,20 +102,21 @@ def encode_link(context: bytes, attributes: bytes = b"") -> bytes:
 
 def encode_span(span: Span, wall_offset: int) -> bytes:
     """A ScopeSpans' span field. `wall_offset` is what turns a monotonic moment into Unix time, in ns."""
-    moments = _TWO_FIXED64.pack(0x39, span.begun_at + wall_offset, 0x41, span.ended_at + wall_offset)
-    parts = [encode_context(span.trace_id, span.span_id)]
-    if span.parent_id:
-        parts += (b"\x22\x08", span.parent_id.to_bytes(8, "big"))
-    parts += (_name_and_kind(span.name, span.kind), moments)
-    if span.attributes:
-        parts.append(encode_attributes(9, span.attributes))
-    parts += span.links
-    if span.error:
-        parts.append(
-            message(15, message(2, span.error.encode("utf-8", "replace")) + b"\x18" + _SMALL[_STATUS_ERROR])
-        )
-    parts.append(_SPAN_FLAGS[span.has_remote_parent])
-    payload = b"".join(parts)
+    trace_id, own_id, parent_id, name, begun_at, ended_at, _, attributes, kind, links, error, is_remote = span
+    moments = _TWO_FIXED64.pack(0x39, begun_at + wall_offset, 0x41, ended_at + wall_offset)
+    high, low = trace_id >> 64, trace_id & _INT64_MASK
+    if parent_id:
+        ids = _IDS.pack(_TRACE_TAG, high, low, _SPAN_TAG, own_id, _PARENT_TAG, parent_id)
+    else:
+        ids = encode_context(trace_id, own_id)
+    payload = ids + _name_and_kind(name, kind) + moments
+    if attributes:
+        payload += encode_attributes(9, attributes)
+    if links:
+        payload += b"".join(links)
+    if error:
+        payload += message(15, message(2, error.encode("utf-8", "replace")) + b"\x18" + _SMALL[_STATUS_ERROR])
+    payload += _SPAN_FLAGS[is_remote]
     return b"\x12" + varint(len(payload)) + payload
 
 

@@ -152,11 +152,13 @@ class SpanExporter:
         """Encode spans up to the limits, grouped by the process that did the work."""
         groups: dict[bytes, list[bytes]] = {}
         num_spans = num_bytes = 0
+        resource, process = b"", None
         while self._queue and num_spans < self._limits.max_batch and num_bytes < MAX_REQUEST_BYTES:
             span = self._queue.popleft()
             num_spans += 1
             try:
-                resource = self._resources.encoded(span.process)
+                if span.process is not process:
+                    resource, process = self._resources.encoded(span.process), span.process
                 encoded = encode_span(span, self._wall_offset)
             except Exception as error:
                 self._drop("unencodable", 1)

@@ -12,7 +12,7 @@ from vllm_obs.telemetry.request_attributes import error_of, http_attributes, req
 from vllm_obs.telemetry.span import Process, Span, SpanKind, Value, recorded_parent
 from vllm_obs.telemetry.span_names import OPERATIONS, SpanNames
 from vllm_obs.telemetry.stage_spans import StageSpans
-from vllm_obs.telemetry.step_links import Segment
+from vllm_obs.telemetry.step_segments import Segment
 from vllm_obs.telemetry.trace_ids import TraceParent, span_id
 from vllm_obs.telemetry.view import Source
 

@@ -11,7 +11,6 @@ from vllm_obs.telemetry.ring import (
     RECORD_SHARE,
     SKIP_LENGTH,
     SKIP_PAYLOAD,
-    padded,
 )
 
 
@@ -41,7 +40,8 @@ class RingFrames:
             end = position - position % self.capacity + self.capacity
             payload = b""
         elif length and start + length <= len(data):
-            end = position + FRAME_BYTES + padded(length)
+            # `padded`, written out: this is done for every record.
+            end = position + FRAME_BYTES + ((length + ALIGNMENT - 1) & -ALIGNMENT)
             payload = data[start : start + length]
         else:
             return None

@@ -37,6 +37,8 @@ REPLY_IDS = {
 class Key(Enum):
     """What a request's span tells: the current name, and vLLM's (empty where it has none, or the same)."""
 
+    __hash__ = object.__hash__  # Enum's own is Python, and called for each attribute of each request
+
     OPERATION = ("gen_ai.operation.name", "")
     PROVIDER = ("gen_ai.provider.name", "")
     REQUEST_MODEL = ("gen_ai.request.model", "")

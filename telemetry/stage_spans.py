@@ -7,7 +7,7 @@ from vllm_obs.telemetry import span_names
 from vllm_obs.telemetry.ledger import SequenceLedger
 from vllm_obs.telemetry.span import Process, Span, Value
 from vllm_obs.telemetry.stages import Interval
-from vllm_obs.telemetry.step_links import Segment
+from vllm_obs.telemetry.step_segments import Segment
 from vllm_obs.telemetry.trace_ids import span_id
 
 CORE_STAGES = frozenset({"queue", "prefill", "decode", "preempted", "recompute", "stalled"})

@@ -5,13 +5,13 @@ is derived from its first step, so a step links to a span that will only be made
 """
 
 from collections import OrderedDict
-from functools import lru_cache
 
 from vllm_obs.telemetry import span_names
 from vllm_obs.telemetry.otlp_encoding import encode_attributes, encode_context, encode_link
 from vllm_obs.telemetry.quantiles import MAX_ENGINES
 from vllm_obs.telemetry.records import EngineDescribed, RequestSubmitted, StepAnswered, StepFailed, StepPlanned
-from vllm_obs.telemetry.span import MAX_LINKS, Attributes, recorded_parent
+from vllm_obs.telemetry.span import MAX_LINKS, recorded_parent
+from vllm_obs.telemetry.step_segments import LINK_ATTRIBUTES, Company, Segment
 from vllm_obs.telemetry.trace_ids import span_id
 from vllm_obs.telemetry.view import Source
 
@@ -20,50 +20,6 @@ MAX_PLANS = 64
 MAX_STEPS = 1024
 MAX_HELD_LINKS = 1 << 18
 """Links from live sequences to their steps; beyond it sequences go on without (some 30 MB)."""
-
-_LINK_ATTRIBUTES = 4
-
-
-class Segment:
-    """Steps of a sequence that follow one another in one stage, with links to them."""
-
-    __slots__ = (
-        "first_at",
-        "first_step",
-        "last_at",
-        "last_step",
-        "link",
-        "links",
-        "num_steps",
-        "span_id",
-        "stage",
-    )
-
-    def __init__(self, trace_id: int, segment_id: int, stage: str, step: int) -> None:
-        self.span_id = segment_id
-        self.stage = stage
-        self.first_step = self.last_step = step
-        self.num_steps = 0
-        self.first_at = self.last_at = 0
-        self.links: list[bytes] = []
-        self.link = _Link(encode_context(trace_id, segment_id), stage)
-
-
-class _Link:
-    """The link from a step to a segment. What it says seldom changes from one step to the next."""
-
-    __slots__ = ("_context", "_stage", "encoded", "num_blocks", "num_tokens")
-
-    def __init__(self, context: bytes, stage: str) -> None:
-        self._context = context
-        self._stage = stage
-        self.num_tokens = self.num_blocks = -1
-        self.encoded = b""
-
-    def say(self, num_tokens: int, num_blocks: int) -> None:
-        """From now on `encoded` says these numbers of tokens and of new blocks of a row."""
-        self.num_tokens, self.num_blocks = num_tokens, num_blocks
-        self.encoded = encode_link(self._context, _row_attributes(num_tokens, self._stage, num_blocks))
 
 
 class TracedSequence:
@@ -101,6 +57,10 @@ class TracedRows:
         self._sequences: OrderedDict[str, TracedSequence] = OrderedDict()
         self._plans: OrderedDict[tuple[str, int], StepPlanned] = OrderedDict()
         self._steps: OrderedDict[tuple[str, int], StepLinks] = OrderedDict()
+        self._decoding: list[str] = []
+        """Sequences (the very list of an answer) that are known to decode."""
+        self._companies: dict[str, Company] = {}
+        """Rows that may run on together, by engine."""
         self._num_held = 0
         self._strides: dict[str, int] = {}
         self.num_links_left_out = 0
@@ -117,12 +77,15 @@ class TracedRows:
         """Follow the sequence from now on, if it is sampled."""
         parent = recorded_parent(submitted.trace_parent)
         if parent is not None and parent.is_sampled:
+            self._settle()
             if len(self._sequences) >= MAX_SEQUENCES:
                 self._release(self._sequences.popitem(last=False)[1])
             self._sequences[submitted.request_id] = TracedSequence(submitted.request_id, parent.trace_id)
+            self._decoding = []
 
     def end(self, request_id: str) -> list[Segment]:
         """The sequence's segments in order; it is forgotten."""
+        self._settle()
         sequence = self._sequences.pop(request_id, None)
         return self._release(sequence) if sequence is not None else []
 
@@ -141,10 +104,12 @@ class TracedRows:
         if planned is None:
             return
         self._link(source, planned, answered.sampled_at)
-        for request_id in answered.request_ids:
-            sequence = self._sequences.get(request_id)
-            if sequence is not None:
-                sequence.stage = "decode"
+        if answered.request_ids is not self._decoding:
+            self._decoding = answered.request_ids
+            for request_id in answered.request_ids:
+                sequence = self._sequences.get(request_id)
+                if sequence is not None:
+                    sequence.stage = "decode"
 
     def failed(self, source: Source, failed: StepFailed) -> None:
         """The step broke off: its links say whom it took with it."""
@@ -157,17 +122,30 @@ class TracedRows:
         return self._steps.pop((engine, step), None)
 
     def _link(self, source: Source, planned: StepPlanned, sampled_at: int) -> None:
+        if planned.resumed_ids:
+            self._decoding = []
+            self._settle()
         for request_id in planned.resumed_ids:
             sequence = self._sequences.get(request_id)
             if sequence is not None:
                 sequence.stage = "recompute"
         step, sequences, stride = planned.step, self._sequences, self._strides.get(source.engine, 1)
         links, own_link = self._step_ids(source, step)
-        add_link = links.links.append
         is_room = self._num_held + len(planned.request_ids) <= MAX_HELD_LINKS
+        company = self._companies.pop(source.engine, None)
+        if company is not None:
+            if is_room and company.goes_on(planned, stride):
+                self._companies[source.engine] = company
+                links.links = company.add(planned, sampled_at, own_link)
+                self._num_held += len(links.links)
+                return
+            company.settle()
+        add_link = links.links.append
+        segments: list[Segment] = []
+        places: list[int] = []
         # The loop that tracing costs most by: once for each row of each step.
-        for request_id, num_tokens, num_blocks in zip(
-            planned.request_ids, planned.num_scheduled_tokens, planned.num_new_blocks, strict=True
+        for place, (request_id, num_tokens, num_blocks) in enumerate(
+            zip(planned.request_ids, planned.num_scheduled_tokens, planned.num_new_blocks, strict=True)
         ):
             sequence = sequences.get(request_id)
             if sequence is None:
@@ -182,16 +160,23 @@ class TracedRows:
                 segment = self._new_segment(sequence, step, sampled_at)
             segment.last_step, segment.last_at = step, sampled_at
             segment.num_steps += 1
-            link = segment.link
-            if link.num_tokens != num_tokens or link.num_blocks != num_blocks:
-                link.say(num_tokens, num_blocks)
-            add_link(link.encoded)
+            add_link(segment.link.saying(num_tokens, num_blocks))
+            segments.append(segment)
+            places.append(place)
             if is_room:
                 segment.links.append(own_link)
         if is_room:
             self._num_held += len(links.links)
         else:
             self.num_links_left_out += len(links.links)
+        if is_room and segments and len(self._companies) < MAX_ENGINES:
+            self._companies[source.engine] = Company(planned, segments, places)
+
+    def _settle(self) -> None:
+        """Bring all segments up to date: somebody comes or goes."""
+        for company in self._companies.values():
+            company.settle()
+        self._companies.clear()
 
     def _step_ids(self, source: Source, step: int) -> tuple[StepLinks, bytes]:
         """The step's ids and the link to it. Step numbers begin anew with each engine process."""
@@ -201,7 +186,7 @@ class TracedRows:
         self._steps[source.engine, step] = links
         if len(self._steps) > MAX_STEPS:
             self._steps.popitem(last=False)
-        attributes = encode_attributes(_LINK_ATTRIBUTES, {span_names.STEP: step})
+        attributes = encode_attributes(LINK_ATTRIBUTES, {span_names.STEP: step})
         return links, encode_link(encode_context(links.trace_id, links.span_id), attributes)
 
     def _new_segment(self, sequence: TracedSequence, step: int, sampled_at: int) -> Segment:
@@ -215,13 +200,3 @@ class TracedRows:
     def _release(self, sequence: TracedSequence) -> list[Segment]:
         self._num_held -= sum(len(segment.links) for segment in sequence.segments)
         return sequence.segments
-
-
-@lru_cache(maxsize=4096)
-def _row_attributes(num_tokens: int, stage: str, num_blocks: int) -> bytes:
-    values: Attributes = {
-        span_names.NUM_SCHEDULED_TOKENS: num_tokens,
-        span_names.PHASE: stage,
-        span_names.NUM_NEW_BLOCKS: num_blocks,
-    }
-    return encode_attributes(_LINK_ATTRIBUTES, values)

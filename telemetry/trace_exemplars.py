@@ -1,5 +1,7 @@
 """ExemplarClock: makes the exemplar of an observation, where the request behind it is traced."""
 
+from functools import lru_cache
+
 from vllm_obs.telemetry.metric_series import Exemplar
 
 _TRACE_ID = slice(3, 35)
@@ -20,6 +22,7 @@ class ExemplarClock:
         return Exemplar(trace_parent[_TRACE_ID], value, (moment + self.wall_offset_ns) / 1e9)
 
 
+@lru_cache(maxsize=64)  # it is asked for each histogram that a request is in
 def is_sampled(trace_parent: str) -> bool:
     """Whether this W3C traceparent, as our own API server wrote it, has the sampled flag."""
     try:

@@ -38,6 +38,7 @@ CONDITIONS = (
     *(f"{LIMIT}{limit}" for limit in ("waiting_on_grammar", "waiting_on_remote_kv", "lora_slots", "priority")),
 )
 """Sums of time in which something held; of each there are the MEANS of that time alone."""
+_CONDITIONS = frozenset(CONDITIONS)
 MEANS = ("waiting_ns", "running_ns", "active_ns", "tokens", "steps")
 
 FindSequence = Callable[[str], SequenceLedger | None]
@@ -112,8 +113,9 @@ class StepTally:
         planned = step.planned
         num_preempted_waiting = self._follow_preempted(planned)
         begun_at = self.begun_at(step)
-        num_ns = max(0, step.over_at - begun_at)
-        self._over_at = max(self._over_at, step.over_at)
+        over_at = step.over_at
+        num_ns = max(0, over_at - begun_at)
+        self._over_at = max(self._over_at, over_at)
         lag, taken_ns = step_lag(step), step.worker_ns
         lost_ns = 0
         if taken_ns > STALL_NS:
@@ -234,8 +236,8 @@ def during(figure: str, condition: str) -> str:
 def _add_means(sums: dict[str, float]) -> None:
     """Add what was there in the time that each condition held, so that a finding's figures are of its own time."""
     used_ns = sums["used_ns"]
-    for condition in CONDITIONS:
-        if held_ns := sums.get(condition):
+    for condition in _CONDITIONS & sums.keys():
+        if held_ns := sums[condition]:
             for figure in MEANS:
                 sums[during(figure, condition)] = sums[figure] * held_ns / used_ns
 
@@ -245,6 +247,8 @@ def step_lag(step: StepFacts) -> RankLag:
 
     Where each stage has one rank nobody lags; named is then the one that took longest.
     """
+    if len(step.workers) == 1 and step.workers[0].forwarded_at >= step.workers[0].prepared_at:
+        return RankLag(step.workers[0].rank, 0)
     stages = step.stages
     lags = [rank_lag(stage) for stage in stages if len(stage) > 1]
     return max(lags, key=lambda lag: lag.num_ns) if lags else RankLag(_longest(stages), 0)

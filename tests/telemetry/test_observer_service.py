@@ -11,7 +11,7 @@ from vllm_obs.telemetry.flight_recorder import FlightRecorder
 from vllm_obs.telemetry.inspect_state import telemetry_view
 from vllm_obs.telemetry.observer_config import ObserverConfig
 from vllm_obs.telemetry.observer_process import CHECKPOINT_NAME, open_service
-from vllm_obs.telemetry.observer_service import SAVE_PAUSE, ObserverService
+from vllm_obs.telemetry.observer_service import SAVE_BYTES, SAVE_PAUSE, SAVE_SECONDS, ObserverService
 from vllm_obs.telemetry.records import StallBegun
 
 Opened = Callable[[], ObserverService]
@@ -71,9 +71,43 @@ def test_a_slow_checkpoint_is_made_less_often(run: ScriptedRun, opened: Opened, 
     assert len(saves) == 1
     service.context.render_metrics("")
     assert len(saves) == 2
-    service._save_due_at -= int(SAVE_PAUSE * 1e9)
+    service._save_due_at -= int(SAVE_SECONDS * 1e9)
+    service._upkeep(0)
+    assert len(saves) == 2
+    service._save_not_before -= int(SAVE_PAUSE * 1e9)
     service._upkeep(0)
     assert len(saves) == 3
+
+
+def test_a_checkpoint_of_upkeep_is_made_every_few_seconds_or_when_much_was_read(
+    run: ScriptedRun, opened: Opened, tmp_path: Path
+) -> None:
+    service = opened()
+    saves: list[int] = []
+    service.save = lambda: saves.append(1)
+    for _ in range(3):
+        service._upkeep(0)
+    assert len(saves) == 1
+    service._save_due_at -= int(SAVE_SECONDS * 1e9)
+    service._upkeep(0)
+    assert len(saves) == 2
+    time.sleep(0.01)
+    service.num_unsaved_bytes = lambda: SAVE_BYTES
+    service._upkeep(0)
+    assert len(saves) == 3
+
+
+def test_bytes_read_since_the_last_checkpoint_are_counted(
+    run: ScriptedRun, opened: Opened, tmp_path: Path
+) -> None:
+    service = opened()
+    assert service.num_unsaved_bytes() > 0
+    service.save()
+    assert service.num_unsaved_bytes() == 0
+    run.serve("another")
+    while not service.observer.drain_slice():
+        pass
+    assert service.num_unsaved_bytes() > 0
 
 
 def test_a_second_service_goes_on_where_the_first_was(run: ScriptedRun, opened: Opened, tmp_path: Path) -> None:
