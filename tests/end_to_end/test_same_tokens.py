@@ -16,8 +16,9 @@ from vllm_obs.telemetry.records import StepPlanned
 
 pytestmark = pytest.mark.timeout(900)
 Mix = list[MixedRequest]
-NUM_BLOCKS = {12: 134, 64: 128}
-"""By the number of requests: some of them are preempted where there are so many blocks of eight tokens."""
+NUM_BLOCKS = {12: (134, 132, 136, 130), 64: (128, 126, 130)}
+"""By the number of requests: some of them are preempted where there are so many blocks of eight tokens, mostly: a
+busy machine may admit them in other steps."""
 
 
 def generate(llm: LLM, mix: Mix) -> list[list[int]]:
@@ -95,13 +96,17 @@ def test_the_same_tokens_through_preemption(
 ) -> None:
     """The longest come first and short ones fill up what they leave, so that there is no block to grow into."""
     order = sorted(range(len(mix)), key=lambda i: -len(mix[i].prompt))
-    recorder = MemoryRecorder()
-    monkeypatch.setattr("vllm_obs.engine.frontend.llm_engine.make_recorder", lambda *_: recorder)
-    small = {"num_gpu_blocks_override": NUM_BLOCKS[len(mix)], "block_size": 8}
-    with offline(**small, max_num_seqs=64, enable_prefix_caching=False) as llm:
-        tokens = dict(zip(order, generate(llm, [mix[i] for i in order]), strict=True))
-        assert sum(len(plan.preempted_ids) for plan in recorder.of(StepPlanned)) > 0
-        judge.compare("preempted", alone, [tokens[i] for i in range(len(mix))])
+    for num_blocks in NUM_BLOCKS[len(mix)]:
+        recorder = MemoryRecorder()
+        make = lambda *_, recorder=recorder: recorder  # noqa: E731
+        monkeypatch.setattr("vllm_obs.engine.frontend.llm_engine.make_recorder", make)
+        small = {"num_gpu_blocks_override": num_blocks, "block_size": 8}
+        with offline(**small, max_num_seqs=64, enable_prefix_caching=False) as llm:
+            tokens = dict(zip(order, generate(llm, [mix[i] for i in order]), strict=True))
+            judge.compare("preempted", alone, [tokens[i] for i in range(len(mix))])
+        if sum(len(plan.preempted_ids) for plan in recorder.of(StepPlanned)) > 0:
+            return
+    raise AssertionError("nobody was ever preempted")
 
 
 @pytest.mark.long
