@@ -9,13 +9,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
 LATE_SECONDS = 0.5
 """A server that has not taken a connection for so long gets no more while another takes them."""
+SILENT_SECONDS = 2.5
+"""Nor does one that has not reported for so long: it does so every second, and does not only when it hangs."""
 RETRY_SECONDS = 0.05
 """So long nothing is accepted when every server has its hands full, or this process has no file left."""
 TOLD_SECONDS = 10.0
@@ -32,10 +34,12 @@ class _Place:
     num_taken: int = 0
     num_connections: int = 0
     waits_since: float | None = None
+    reported_at: float = field(default_factory=time.monotonic)
 
     def load(self, now: float) -> tuple[bool, bool, int]:
         """Sorts servers by whom the next connection goes to."""
-        is_late = self.waits_since is not None and now - self.waits_since > LATE_SECONDS
+        has_not_taken = self.waits_since is not None and now - self.waits_since > LATE_SECONDS
+        is_late = has_not_taken or now - self.reported_at > SILENT_SECONDS
         return not self.has_started, is_late, self.num_connections + self.num_handed - self.num_taken
 
     def hand(self, connection: socket.socket) -> None:
@@ -48,6 +52,7 @@ class _Place:
     def report(self, has_started: bool, num_taken: int, num_connections: int) -> None:
         """The server's own count."""
         self.has_started = has_started
+        self.reported_at = time.monotonic()
         if num_taken != self.num_taken:
             self.waits_since = time.monotonic()
         self.num_taken, self.num_connections = num_taken, num_connections

@@ -223,7 +223,9 @@ def test_odd_ways_to_ask_are_served(server: Hostile) -> None:
     with server.unharmed(), socket.create_connection(("127.0.0.1", port), 20) as connection:
         connection.sendall(POST + length + END + BODY)
         connection.shutdown(socket.SHUT_WR)
-        assert read_all(connection).startswith(b"HTTP/1.1 200 OK")
+        # Who may have gone altogether is sent interim responses while it waits.
+        answered = read_all(connection).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+        assert answered.startswith(b"HTTP/1.1 200 OK")
     long = merged(TEXT, {"max_tokens": 1500, "ignore_eos": True, "stream": True})
     with server.unharmed(), socket.create_connection(("127.0.0.1", port), 20) as connection:
         connection.sendall(POST + b"content-length: %d\r\n\r\n" % len(long) + long)

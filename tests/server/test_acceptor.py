@@ -139,6 +139,22 @@ def test_who_does_not_take_is_left_out_while_another_does(
     assert [len(server.taken) for server in servers] == [1, 3, 3]
 
 
+def test_who_has_said_nothing_for_long_is_left_out_before_it_was_handed_any(
+    acceptor: Acceptor,
+    servers: list[Server],
+    connect: Callable[[], socket.socket],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for index in range(3):
+        acceptor.report(index, True, num_taken=0, num_connections=0)
+    monkeypatch.setattr(acceptor_module, "SILENT_SECONDS", 1.5)
+    time.sleep(1.6)
+    acceptor.report(1, True, num_taken=0, num_connections=7)
+    connect()
+    eventually(lambda: sum(server.take_what_is_there() for server in servers) == 1)
+    assert [len(server.taken) for server in servers] == [0, 1, 0]
+
+
 def test_who_has_not_started_is_left_out_while_another_has(
     acceptor: Acceptor, servers: list[Server], connect: Callable[[], socket.socket]
 ) -> None:
