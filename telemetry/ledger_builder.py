@@ -86,7 +86,8 @@ class LedgerBuilder:
         self._check_level(record.step, record.updated_at)
         at, find = record.sampled_at, self.roster.ledgers.get
         by_gap: dict[int, list[SequenceLedger]] = {}
-        same_at, same = 0, by_gap.get(0, [])
+        same_at = 0
+        same: list[SequenceLedger] = []
         for request_id, num_tokens in zip(record.request_ids, record.num_new_tokens, strict=False):
             ledger = find(request_id)
             if ledger is None:

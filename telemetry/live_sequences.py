@@ -24,10 +24,6 @@ class LiveSequence:
     num_blocks: int = 0
     skips_cache: bool = False
 
-    def is_plain_decode(self, begin: int) -> bool:
-        """Whether what is computed from `begin` on is neither prompt that is to be counted nor recomputed."""
-        return begin >= self.num_high_tokens and self.num_counted_tokens >= self.num_prompt_tokens
-
     def lose_blocks(self) -> None:
         """It was preempted: everything will be computed again."""
         self.num_computed_tokens = self.num_blocks = 0
