@@ -21,6 +21,7 @@ from vllm_obs.telemetry.flight_recorder import FlightRecorder
 from vllm_obs.telemetry.observer_config import ObserverConfig
 from vllm_obs.telemetry.observer_loop import ROUND_SECONDS
 from vllm_obs.telemetry.observer_process import open_service
+from vllm_obs.telemetry.observer_service import SAVE_SECONDS
 from vllm_obs.telemetry.record_moments import moment_of
 from vllm_obs.telemetry.records import Record, StepPlanned
 from vllm_obs.telemetry.ring_tail import RingTail
@@ -117,6 +118,7 @@ class Replay:
             costs.of("ticks", partial(service.views.tick, self.moment))
             if service.filer is not None:
                 costs.of("deaths", partial(service.filer.look, self.moment))
+        if number % round(SAVE_SECONDS / ROUND_SECONDS) == 0:
             costs.of("checkpoint", service.save)
         if number % round(SCRAPE_SECONDS / ROUND_SECONDS) == 0:
             costs.of("scrape", partial(service.views.render, ""))

@@ -35,4 +35,7 @@ class Activity(IntEnum):
     @classmethod
     def of(cls, number: int) -> "Activity":
         """The activity with this number; one that a newer writer knows and we do not is UNKNOWN."""
-        return cls(number) if number in cls._value2member_map_ else cls.UNKNOWN
+        return _BY_NUMBER.get(number, cls.UNKNOWN)
+
+
+_BY_NUMBER = {activity.value: activity for activity in Activity}

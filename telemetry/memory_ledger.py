@@ -14,8 +14,9 @@ from vllm_obs.telemetry.view import BaseView, Source
 MAX_PROCESSES = 256
 LOOK_NS = 300 * 10**9
 """A process is looked up so often without being asked for; looking takes some ten milliseconds."""
-CHANGE_NS = 30 * 10**9
-"""One that has much more or less in RAM than when it was looked up is looked up again after so long."""
+CHANGE_NS = 60 * 10**9
+"""One that has much more or less in RAM than when it was looked up is looked up again after so long: a cache that
+fills makes it grow for minutes."""
 MIN_CHANGE_BYTES = 32 << 20
 CHANGE_SHARE = 8
 """Much is over so many bytes, and over an eighth of what it had."""

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from vllm_obs.telemetry.observer import Observer
 
-ROUND_SECONDS = 0.5
-"""Seldom: each round wakes a process on cores that work, and finds cold caches. Whoever asks for something has it
-drained first."""
+ROUND_SECONDS = 1.0
+"""Seldom: each round wakes a process on cores that work, and finds cold caches (about 1 ms a round). Whoever asks
+for something has it drained first."""
 HEARD_ROUND_SECONDS = 0.25
 """While somebody listens to a stream. Pages draw 30 times a second, a little behind now, whatever the rounds."""
 TELL_SHARE = 0.9
@@ -56,18 +56,24 @@ class ObserverLoop:
         self._observer = observer
         self._upkeep = upkeep
         self._looks = looks
-        self._ending = asyncio.Event()
+        self._is_ending = False
+        self._waking = asyncio.Event()
         self._upkept_at = 0
         self._looked_at = 0
         self._told_at = 0
 
     def end(self) -> None:
         """Drain what there is, then end `run`."""
-        self._ending.set()
+        self._is_ending = True
+        self._waking.set()
+
+    def wake(self) -> None:
+        """Begin the next round at once: somebody has begun to listen."""
+        self._waking.set()
 
     async def run(self) -> None:
         """A round every ROUND_SECONDS until `end`, with no pause while there is a backlog; then one last drain."""
-        while not self._ending.is_set():
+        while not self._is_ending:
             is_drained = self._observer.drain_slice()
             self._look(is_drained)
             is_heard = self._tell()
@@ -115,4 +121,5 @@ class ObserverLoop:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._ending.wait()
+                await self._waking.wait()
+        self._waking.clear()

@@ -1,7 +1,6 @@
 """The life of an Observer process: its rings, its service, READY to its owner, and a tidy end."""
 
 import asyncio
-import gc
 import logging
 import os
 import threading
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from vllm_obs.telemetry.activity import Activity
 from vllm_obs.telemetry.checkpoint import Checkpoint, Kept, Resumed
+from vllm_obs.telemetry.collector import Collector
 from vllm_obs.telemetry.flight_recorder import open_recorder
 from vllm_obs.telemetry.inspect_server import SOCKET_NAME, InspectServer, ListenError
 from vllm_obs.telemetry.memory_samples import MemorySamples
@@ -70,8 +70,7 @@ async def run_observer(config: ObserverConfig, pipe: ObserverPipe, started_at: i
     # One turn of the loop: where there is room it is written before anybody hears that this is ready.
     await asyncio.sleep(0)
     pipe.say(READY, {"inspect_host": server.host, "inspect_port": server.port})
-    # What is loaded now stays; the collector need not look at it again and again.
-    gc.freeze()
+    service.collect = Collector(time.monotonic_ns()).tick
     try:
         await service.run()
         if service.filer is not None:

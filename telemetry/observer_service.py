@@ -62,6 +62,8 @@ class ObserverService:
         """Keeps what was derived, so that another Observer can go on from it; called between two facts."""
         self.say_alive: Callable[[], object] = lambda: None
         """Tells the owner, about once a second, that this goes on."""
+        self.collect: Callable[[int], object] = lambda now: None
+        """Looks for garbage now and then (monotonic ns)."""
         self.recorder: ProcessRecorder = NullRecorder()
         self._new_steps = NewSteps()
         observer.add_views([self._new_steps])
@@ -80,6 +82,7 @@ class ObserverService:
         self.control = TelemetryControl(observer, config, self._loop.catch_up)
         self.profiles = self._make_profiles()
         self.streams = self._loop.streams = StreamFeeds(observer, self._stalls)
+        self.streams.on_heard = self._loop.wake
         observer.add_views([self.streams])
         self.context = self._make_context(stall_log)
         self._num_events = 0
@@ -194,8 +197,9 @@ class ObserverService:
         self._look_at_memory()
         if self.filer is not None:
             self.filer.look(now)
-        self.observer.facts.save(time.monotonic_ns(), time.time_ns())
         now = time.monotonic_ns()
+        self.observer.facts.save(now, time.time_ns())
+        self.collect(now)
         if now >= self._save_not_before and (now >= self._save_due_at or self.num_unsaved_bytes() >= SAVE_BYTES):
             self._save()
 

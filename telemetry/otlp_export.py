@@ -32,7 +32,7 @@ class ExportLimits:
 
     max_queue: int = 4096
     max_batch: int = 512
-    delay_seconds: float = 1.0
+    delay_seconds: float = 3.0
     max_tries: int = 6
     first_pause_seconds: float = 1.0
     max_pause_seconds: float = 30.0

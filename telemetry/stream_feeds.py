@@ -33,6 +33,8 @@ class StreamFeeds(BaseView):
         self._blocks: dict[str, BlockFeed] = {}
         self.is_heard = False
         """Whether anybody listens, or did at the last round."""
+        self.on_heard: Callable[[], None] = lambda: None
+        """Is called when somebody begins to listen."""
         self._words: dict[str, str] = {}
         self._num_rounds = 0
         self._num_failures = 0
@@ -63,7 +65,7 @@ class StreamFeeds(BaseView):
             feed = self._steps[label] = StepFeed(self._observer, engine)
 
         def opening() -> AsyncIterator[bytes]:
-            self.is_heard = True
+            self._hear()
             engine = self._engine(label)
             return feed.open(engine, since, self.word_of(engine))
 
@@ -75,7 +77,7 @@ class StreamFeeds(BaseView):
         feed = self._blocks.setdefault(label, BlockFeed())
 
         def opening() -> AsyncIterator[bytes]:
-            self.is_heard = True
+            self._hear()
             return feed.open(self._engine(label))
 
         return self._stream(feed.hub, opening)
@@ -107,6 +109,10 @@ class StreamFeeds(BaseView):
         for feed in self._feeds():
             feed.hub.close()
             feed.rest()
+
+    def _hear(self) -> None:
+        self.is_heard = True
+        self.on_heard()
 
     def _stream(self, hub: EventHub, opening: Opening) -> EventStream:
         if self._is_closed:

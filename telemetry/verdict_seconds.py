@@ -12,7 +12,7 @@ class Seconds:
     """What was counted in each second, in the records' own time; at most NUM_SECONDS of them."""
 
     def __init__(self) -> None:
-        self._sums: dict[int, Counter[str]] = {}
+        self._sums: dict[int, dict[str, float]] = {}
         self._newest = 0
 
     def __len__(self) -> int:
@@ -22,8 +22,9 @@ class Seconds:
         """Count these in the second that the moment (monotonic ns) is in."""
         second = self._second(moment // NS)
         if second is not None:
+            before = second.get
             for name, number in sums.items():
-                second[name] += number  # type: ignore[assignment]  # typeshed wants whole numbers
+                second[name] = before(name, 0) + number
 
     def spread(self, begun_at: int, ended_at: int, sums: Mapping[str, float]) -> None:
         """Share these out over the seconds from one moment to the other, by how much of it each has."""
@@ -42,12 +43,12 @@ class Seconds:
                 total.update(found)
         return total
 
-    def _second(self, number: int) -> Counter[str] | None:
+    def _second(self, number: int) -> dict[str, float] | None:
         if number <= self._newest - NUM_SECONDS:
             return None
         found = self._sums.get(number)
         if found is None:
-            found = self._sums[number] = Counter()
+            found = self._sums[number] = {}
             self._newest = max(self._newest, number)
             for old in [second for second in self._sums if second <= self._newest - NUM_SECONDS]:
                 del self._sums[old]
