@@ -7,7 +7,7 @@ import pytest
 from load_client import Asked, LoadClient
 from observed_server import NAME, ObservedServer, await_that, observed
 
-NUM_NAMES, MANY_NAMES = 400, 4000
+NUM_NAMES, MANY_NAMES = 200, 4000
 """Of each kind; the latter make 20,000 requests with five names of their own each."""
 VALUE = re.compile(r"[-+.\deE]+$|NaN$|\+Inf$")
 

@@ -14,7 +14,7 @@ from vllm_obs.engine.synthetic.prompts import prompt_of
 from vllm_obs.engine.synthetic.regimes import ACCOUNTS, REGIMES, SYNTHETIC_LIMITS, Arrival, blend, rng_of
 from vllm_obs.telemetry.records import RequestEnded, StepPlanned, WorkerStep
 
-SEEDS = range(10)
+SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 10))]
 SECONDS = 20.0
 MAX_ARRIVALS_A_SECOND = 20
 NAMES = st.sampled_from(list(REGIMES))
