@@ -20,6 +20,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture
+def frozen() -> Iterator[None]:
+    """For tests of what thaws all that is frozen when it ends, as a server does that ends well."""
+    yield
+    gc.freeze()
+
+
+@pytest.fixture
 def short_path() -> Iterator[Path]:
     """A folder whose name is short, for runs: a socket's whole path has 107 bytes at most."""
     with tempfile.TemporaryDirectory(prefix="vo-") as path:

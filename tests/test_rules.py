@@ -1,10 +1,12 @@
 """Rules of the house that hold for the whole tree."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -66,29 +68,38 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def imported_modules(tree: ast.AST) -> set[str]:
+class Parts(NamedTuple):
+    """What a source imports by full names, and what it uses that turns data into code."""
+
+    modules: frozenset[str]
+    unsafe: list[str]
+    has_docstring: bool
+
+
+@functools.cache
+def parts_of(path: Path) -> Parts:
+    """Each file is read once for all rules."""
+    return read_parts(path.read_text())
+
+
+def read_parts(source: str) -> Parts:
+    tree = ast.parse(source)
     modules: set[str] = set()
+    unsafe: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             modules.add(node.module)
-    return modules
-
-
-def unsafe_parts(source: str) -> list[str]:
-    """What a file uses that turns data into code."""
-    tree = ast.parse(source)
-    found = [module for module in imported_modules(tree) if module.partition(".")[0] in UNSAFE_MODULES]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in UNSAFE_CALLS:
-            found.append(node.func.id)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in UNSAFE_CALLS:
+            unsafe.append(node.func.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             pair = (node.value.id, node.attr)
-            found += [".".join(pair)] if pair in UNSAFE_ATTRIBUTES else []
-        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-            found += [] if isinstance(node.value, ast.Constant) and node.value.value is False else ["allow_pickle"]
-    return found
+            unsafe += [".".join(pair)] if pair in UNSAFE_ATTRIBUTES else []
+        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            unsafe += [] if isinstance(node.value, ast.Constant) and node.value.value is False else ["allow_pickle"]
+    unsafe += [module for module in modules if module.partition(".")[0] in UNSAFE_MODULES]
+    return Parts(frozenset(modules), unsafe, bool(ast.get_docstring(tree)))
 
 
 def in_a_fresh_interpreter(script: str) -> str:
@@ -116,12 +127,12 @@ def test_the_tree_is_seen() -> None:
     ],
 )
 def test_the_search_finds_what_it_looks_for(source: str) -> None:
-    assert unsafe_parts(source)
+    assert read_parts(source).unsafe
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_no_data_becomes_code(path: Path) -> None:
-    assert unsafe_parts(path.read_text()) == []
+    assert parts_of(path).unsafe == []
 
 
 def test_one_factory_makes_every_socket_of_zeromq() -> None:
@@ -136,15 +147,14 @@ def test_serving_rooms_have_nothing_to_fetch_with() -> None:
     fetching: set[tuple[str, str]] = set()
     for path in SOURCES:
         if path.relative_to(ROOT).parts[0] in ("engine", "server"):
-            modules = imported_modules(ast.parse(path.read_text()))
-            found = {module for module in modules if module.startswith(HTTP_CLIENTS)}
+            found = {module for module in parts_of(path).modules if module.startswith(HTTP_CLIENTS)}
             fetching |= {(name_of(path), module) for module in found}
     assert fetching == {("engine/model/hub.py", "huggingface_hub")}
 
 
 def test_rooms_are_imported_by_their_full_name_only() -> None:
     for path in (*SOURCES, *TESTS):
-        bare = {module.partition(".")[0] for module in imported_modules(ast.parse(path.read_text()))} & set(ROOMS)
+        bare = {module.partition(".")[0] for module in parts_of(path).modules} & set(ROOMS)
         assert not bare, name_of(path)
 
 
@@ -152,7 +162,7 @@ def test_serving_rooms_use_only_what_records() -> None:
     used: set[str] = set()
     for path in SOURCES:
         if path.relative_to(ROOT).parts[0] in ("engine", "server"):
-            modules = imported_modules(ast.parse(path.read_text()))
+            modules = parts_of(path).modules
             used |= {module.split(".")[2] for module in modules if module.startswith("vllm_obs.telemetry.")}
     assert used == SERVING_TELEMETRY
 
@@ -179,7 +189,7 @@ def test_what_the_api_server_loads_is_light(module: str) -> None:
 
 
 def test_every_module_says_what_it_owns() -> None:
-    silent = [name_of(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [name_of(path) for path in SOURCES if not parts_of(path).has_docstring]
     assert silent == []
 
 

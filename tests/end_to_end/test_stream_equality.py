@@ -196,12 +196,12 @@ def judge() -> LogprobJudge:
 
 
 def test_logprobs_are_those_of_an_independent_computation(ask: Asked, judge: LogprobJudge) -> None:
-    for prompt in ("The capital of France is", "日本語: こんにちは 🙂", list(range(300, 380))):
+    for text in ("The capital of France is", "日本語: こんにちは 🙂", list(range(300, 380))):
         for body in ({}, EDITED):
-            choice = ask.text(prompt, **NAMED, **TOP, **body)
+            choice = ask.text(text, **NAMED, **TOP, **body)
             told = choice["logprobs"]
-            judge.check(choice["prompt_token_ids"], choice["token_ids"], told["top_logprobs"])
-            judge.check_prompt(choice["prompt_token_ids"], choice["prompt_logprobs"])
+            prompt = choice["prompt_token_ids"]
+            judge.check(prompt, choice["token_ids"], told["top_logprobs"], choice["prompt_logprobs"])
             own = [entry[token] for entry, token in zip(told["top_logprobs"], told["tokens"], strict=True)]
             assert told["token_logprobs"] == own
 
@@ -214,5 +214,4 @@ def test_logprobs_of_a_chat_are_those_of_an_independent_computation(ask: Asked, 
         {one["token"]: one["logprob"] for one in [*entry["top_logprobs"], entry]}
         for entry in choice["logprobs"]["content"]
     ]
-    judge.check(reply["prompt_token_ids"], choice["token_ids"], entries)
-    judge.check_prompt(reply["prompt_token_ids"], reply["prompt_logprobs"])
+    judge.check(reply["prompt_token_ids"], choice["token_ids"], entries, reply["prompt_logprobs"])

@@ -21,6 +21,8 @@ from vllm_obs.server.observer import TakeOrder
 from vllm_obs.telemetry.recorder import MemoryRecorder
 from vllm_obs.telemetry.records import HttpRequestEnded, ProcessReady
 
+pytestmark = pytest.mark.usefixtures("frozen")
+
 
 def lines(number: int, max_tokens: int = 1) -> bytes:
     body = {"prompt": "Hello", "max_tokens": max_tokens}

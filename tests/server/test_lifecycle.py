@@ -25,6 +25,8 @@ from vllm_obs.server.observer import TakeOrder, TelemetryOrder
 from vllm_obs.telemetry.recorder import MemoryRecorder
 from vllm_obs.telemetry.records import ProcessPhase, ProcessReady, TelemetrySet
 
+pytestmark = pytest.mark.usefixtures("frozen")
+
 STREAM = {"prompt": "Hi", "max_tokens": 100, "stream": True}
 
 

@@ -15,18 +15,18 @@ class LogprobJudge:
     def __init__(self) -> None:
         self._model = ReferenceModel()
 
-    def check(self, prompt: list[int], output: list[int], entries: list[Any]) -> None:
-        """`entries` have what is told of each token of the output, by tokens."""
-        rows = self._model.logprobs(prompt + output)[len(prompt) - 1 : -1]
-        assert len(rows) == len(entries)
-        for row, entry in zip(rows, entries, strict=True):
-            self.check_position(row, {int(name.removeprefix("token_id:")): told for name, told in entry.items()})
+    def check(self, prompt: list[int], output: list[int], entries: list[Any], prompt_entries: list[Any]) -> None:
+        """What is told of each token of the output, by tokens; of those of the prompt, by their ids, with ranks.
 
-    def check_prompt(self, prompt: list[int], entries: list[Any]) -> None:
-        """The same of a prompt's tokens, by their ids, with ranks; of the first there is nothing to tell."""
-        rows = self._model.logprobs(prompt)
-        assert entries[0] is None
-        for row, entry, token in zip(rows, entries[1:], prompt[1:], strict=False):
+        Of the prompt's first there is nothing to tell.
+        """
+        rows = self._model.logprobs(prompt + output)
+        said = rows[len(prompt) - 1 : -1]
+        assert len(said) == len(entries)
+        for row, entry in zip(said, entries, strict=True):
+            self.check_position(row, {int(name.removeprefix("token_id:")): told for name, told in entry.items()})
+        assert prompt_entries[0] is None
+        for row, entry, token in zip(rows, prompt_entries[1:], prompt[1:], strict=False):
             self.check_position(row, {int(name): told["logprob"] for name, told in entry.items()})
             rank, own = entry[str(token)]["rank"], row[token]
             assert (row > own + TOLERANCE).sum() < rank <= (row > own - TOLERANCE).sum() + 1
