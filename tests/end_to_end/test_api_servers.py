@@ -266,7 +266,7 @@ def test_sigterm_lets_all_servers_finish_what_they_have() -> None:
     server = started(*LIGHT, "--api-server-count", "2")
     try:
         with ThreadPoolExecutor(6) as pool:
-            body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
+            body = {"prompt": "Once", "max_tokens": 150, "ignore_eos": True}
             replies = [pool.submit(server.request, "POST", TEXT, body) for _ in range(6)]
             eventually(lambda: num_running(server) == 6)
             server.process.send_signal(signal.SIGTERM)

@@ -27,8 +27,11 @@ NUM_STREAMS = 20
 RELOAD_SECONDS = 15.0
 """Three times what is promised beyond the time of the first load."""
 LIGHT = ("--max-model-len", "2048", "--kv-cache-memory-bytes", str(1 << 29))
+NO_MODEL = ("--load-format", "synthetic", "--max-model-len", "2048")
+"""Where it is about processes and threads alone: without torch an engine is there in a second."""
 POISON = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": "scheduler=exit:3@poison"}
 """An engine leaves with code 3 when it is to run a request with that label."""
+TWO_RANKS = (*NO_MODEL, "--pipeline-parallel-size", "2")
 TWO_STAGES = (*LIGHT, "--pipeline-parallel-size", "2")
 STAGES = ("Worker_TP0_PP0", "Worker_TP0_PP1")
 SECOND = STAGES[1]
@@ -241,7 +244,7 @@ def check_spent(server: Server) -> None:
 
 def test_four_poison_requests_in_a_minute_are_the_end(base: Path) -> None:
     """P12."""
-    with started(base, *LIGHT, **POISON) as watched:
+    with started(base, *NO_MODEL, **POISON) as watched:
         begun_at = time.monotonic()
         check_poison(watched.server, 4)
         check_spent(watched.server)
@@ -287,7 +290,7 @@ def test_a_killed_worker_of_two_is_named_and_nothing_is_left_of_its_engine(base:
 def test_an_engine_thread_that_raises_is_never_ok_but_dead(base: Path, site: str) -> None:
     """P5: with restarts spent the process ends; nobody is answered 200 by a dead engine."""
     faults = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": f"{site}=raise"}
-    with started(base, *LIGHT, "--engine-restarts", "0", **faults) as watched:
+    with started(base, *NO_MODEL, "--engine-restarts", "0", **faults) as watched:
         server = watched.server
         asked_at = time.monotonic()
         status, body, _ = ask(server)
@@ -305,7 +308,7 @@ def test_an_engine_thread_that_raises_is_never_ok_but_dead(base: Path, site: str
 
 def test_a_killed_api_server_takes_all_along_and_its_port_is_free_at_once(base: Path) -> None:
     """P6."""
-    with started(base, *TWO_STAGES) as watched:
+    with started(base, *TWO_RANKS) as watched:
         server = watched.server
         Streams(server, 2)
         assert roles(server) == {"EngineCore_DP0", *STAGES, "Observer"}
@@ -318,7 +321,7 @@ def test_a_killed_api_server_takes_all_along_and_its_port_is_free_at_once(base: 
         assert (run / "EngineCore_DP0.ring").exists()
         (content,) = incidents(base)
         assert (content["incident"]["cause"], content["incident"]["culprit"]["role"]) == ("killed", "APIServer_0")
-        again = Server(*TWO_STAGES, env={"VLLM_OBS_RUN_DIR": str(base)}, port=server.port)
+        again = Server(*TWO_RANKS, env={"VLLM_OBS_RUN_DIR": str(base)}, port=server.port)
         try:
             again.wait_ready(60)
             assert ask(again)[0] == 200
