@@ -97,7 +97,8 @@ def read_parts(source: str) -> Parts:
             pair = (node.value.id, node.attr)
             unsafe += [".".join(pair)] if pair in UNSAFE_ATTRIBUTES else []
         elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-            unsafe += [] if isinstance(node.value, ast.Constant) and node.value.value is False else ["allow_pickle"]
+            is_off = isinstance(node.value, ast.Constant) and node.value.value is False
+            unsafe += [] if is_off else ["allow_pickle"]
     unsafe += [module for module in modules if module.partition(".")[0] in UNSAFE_MODULES]
     return Parts(frozenset(modules), unsafe, bool(ast.get_docstring(tree)))
 
