@@ -22,8 +22,9 @@ from vllm_obs.telemetry.watchdog_headers import RunHeaders
 
 TEXT = "/v1/completions"
 NUM_SERVERS = 2
-LIGHT = ("--load-format", "synthetic", "--max-model-len", "4096")
-"""It is about processes, whatever the engine's computes: without torch they are there in a second."""
+SYNTHETIC = ("--load-format", "synthetic", "--max-model-len", "4096")
+"""It is about processes, whatever the engine computes: without torch it is there in a second."""
+LIGHT = ("--max-model-len", "4096", "--kv-cache-memory-bytes", str(1 << 29))
 LONG = {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True}
 RESTART_SECONDS = 20.0
 """An API server imports its libraries again, on a busy machine."""
@@ -134,9 +135,22 @@ def num_running(server: Server) -> float:
     return total(samples(server), "vllm:num_requests_running")
 
 
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(SYNTHETIC, id="no-model"),
+        pytest.param(LIGHT, id="default-model", marks=pytest.mark.long),
+    ],
+)
+def flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Whose engine it is."""
+    found: tuple[str, ...] = request.param
+    return found
+
+
 @pytest.fixture(scope="module")
-def served() -> Iterator[Server]:
-    server = started(*LIGHT, "--api-server-count", str(NUM_SERVERS))
+def served(flags: tuple[str, ...]) -> Iterator[Server]:
+    server = started(*flags, "--api-server-count", str(NUM_SERVERS))
     yield server
     try:
         server.family = psutil.Process(server.process.pid).children(recursive=True)
@@ -262,8 +276,8 @@ def test_a_killed_engine_is_replaced_for_every_server(served: Server) -> None:
     assert total(after, "vllm_obs_invariant_violations_total") == 0
 
 
-def test_sigterm_lets_all_servers_finish_what_they_have() -> None:
-    server = started(*LIGHT, "--api-server-count", "2")
+def test_sigterm_lets_all_servers_finish_what_they_have(flags: tuple[str, ...]) -> None:
+    server = started(*flags, "--api-server-count", "2")
     try:
         with ThreadPoolExecutor(6) as pool:
             body = {"prompt": "Once", "max_tokens": 150, "ignore_eos": True}
@@ -285,8 +299,8 @@ def refuses(server: Server) -> bool:
     return status == server.request("GET", "/readyz")[0] == 503
 
 
-def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1() -> None:
-    server = started(*LIGHT, "--api-server-count", "2", "--shutdown-timeout", "1")
+def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1(flags: tuple[str, ...]) -> None:
+    server = started(*flags, "--api-server-count", "2", "--shutdown-timeout", "1")
     try:
         streams = Streams(server, 4)
         server.process.send_signal(signal.SIGTERM)
@@ -298,8 +312,10 @@ def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1() -> None:
         server.close()
 
 
-def test_nobody_is_let_in_before_all_are_ready_and_an_engine_that_dies_by_then_ends_the_start(base: Path) -> None:
-    server = Server(*LIGHT, "--api-server-count", "2", env={"VLLM_OBS_RUN_DIR": str(base)})
+def test_nobody_is_let_in_before_all_are_ready_and_an_engine_that_dies_by_then_ends_the_start(
+    base: Path, flags: tuple[str, ...]
+) -> None:
+    server = Server(*flags, "--api-server-count", "2", env={"VLLM_OBS_RUN_DIR": str(base)})
     try:
         eventually(lambda: "APIServer_1" in processes(server))
         late = processes(server)["APIServer_1"]
@@ -337,9 +353,11 @@ def is_serving(base: Path, role: str) -> bool:
     return False
 
 
-def test_a_killed_launcher_leaves_nothing_and_frees_the_port(tmp_path: Path, base: Path) -> None:
+def test_a_killed_launcher_leaves_nothing_and_frees_the_port(
+    tmp_path: Path, base: Path, flags: tuple[str, ...]
+) -> None:
     shared_before = {path.name for path in Path("/dev/shm").iterdir()}
-    server = started(*LIGHT, "--api-server-count", "2", run_dir=base)
+    server = started(*flags, "--api-server-count", "2", run_dir=base)
     try:
         streams = Streams(server, 2)
         server.process.kill()
@@ -367,7 +385,7 @@ def test_a_bad_model_is_told_once_and_ends_with_78(tmp_path: Path) -> None:
 
 def counted(*args: str) -> tuple[dict[str, Counter[str]], Samples]:
     """Of 200 requests: sequences and tokens by how they ended, by their replies and by the metrics."""
-    server = started(*LIGHT, "--no-enable-prefix-caching", *args)
+    server = started(*SYNTHETIC, "--no-enable-prefix-caching", *args)
     try:
         with ThreadPoolExecutor(32) as pool:
             replies = list(pool.map(lambda index: server.request("POST", TEXT, mixed(index)), range(200)))
