@@ -10,7 +10,7 @@ from serving import Server
 
 TEXT = "/v1/completions"
 LONG = {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True}
-LIGHT = ("--max-model-len", "4096", "--kv-cache-memory-bytes", str(1 << 29))
+LIGHT = ("--load-format", "synthetic", "--max-model-len", "4096")
 DRAIN_SECONDS = 1.0
 NUM_STREAMS = 3
 

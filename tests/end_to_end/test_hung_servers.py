@@ -22,7 +22,7 @@ NUM_FIRST = 8
 """More than may still count as open at either server, though they are closed: the launcher hears of that later."""
 LOOK_SECONDS = 1.0
 """How long after the limit it may be until somebody looks."""
-LIGHT = ("--max-model-len", "4096", "--kv-cache-memory-bytes", str(1 << 29))
+LIGHT = ("--load-format", "synthetic", "--max-model-len", "4096")
 
 
 @pytest.fixture(scope="module")

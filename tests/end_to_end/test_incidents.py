@@ -10,13 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from observed_server import await_that, tiny_model
+from observed_server import NO_MODEL, await_that, tiny_model
 from process_watch import gone
 from serving import Server
 
@@ -39,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @contextlib.contextmanager
-def started(model: list[str], base: Path, *args: str, num_restarts: int = 0, **env: str) -> Iterator[Server]:
+def started(model: Sequence[str], base: Path, *args: str, num_restarts: int = 0, **env: str) -> Iterator[Server]:
     """A ready server with a ready Observer, which the test ends; nothing of it is left."""
     flags = ("--enable-log-requests", "--engine-restarts", str(num_restarts))
     server = Server(*model, *flags, *args, env={"VLLM_OBS_RUN_DIR": str(base), **env})
@@ -129,8 +129,8 @@ def shown(base: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_killed_engine(model: list[str], base: Path) -> None:
-    with started(model, base) as server:
+def test_a_killed_engine(base: Path) -> None:
+    with started(NO_MODEL, base) as server:
         streams = Streams(server)
         engine = server.child("EngineCore")
         engine.kill()
@@ -152,8 +152,8 @@ def test_a_killed_engine(model: list[str], base: Path) -> None:
     assert_no_prompt(base)
 
 
-def test_a_worker_killed_in_a_step(model: list[str], base: Path) -> None:
-    with started(model, base, "--distributed-executor-backend", "mp") as server:
+def test_a_worker_killed_in_a_step(base: Path) -> None:
+    with started(NO_MODEL, base, "--distributed-executor-backend", "mp") as server:
         streams = Streams(server)
         worker = server.child("Worker_TP0")
         worker.kill()
@@ -173,8 +173,8 @@ def test_a_worker_killed_in_a_step(model: list[str], base: Path) -> None:
     assert_no_prompt(base)
 
 
-def test_a_killed_api_server_which_the_next_start_mentions_once(model: list[str], base: Path) -> None:
-    with started(model, base) as server:
+def test_a_killed_api_server_which_the_next_start_mentions_once(base: Path) -> None:
+    with started(NO_MODEL, base) as server:
         streams = Streams(server)
         server.process.kill()
         assert server.process.wait(20) == -signal.SIGKILL
@@ -188,7 +188,7 @@ def test_a_killed_api_server_which_the_next_start_mentions_once(model: list[str]
     assert_no_prompt(base)
     mentions = []
     for _ in range(2):
-        following = Server(*model, env={"VLLM_OBS_RUN_DIR": str(base)})
+        following = Server(*NO_MODEL, env={"VLLM_OBS_RUN_DIR": str(base)})
         try:
             await_that(lambda following=following: any(base.glob("*/APIServer_0.ring")) and _starts(following), 60)
             mentions.append(f"The last run left an incident: {incident['says']}" in following.log.read_text())
@@ -204,9 +204,9 @@ def _starts(server: Server) -> bool:
     return any("EngineCore" in " ".join(child.cmdline()) for child in children)
 
 
-def test_an_exception_in_a_step_and_three_in_a_row(model: list[str], base: Path) -> None:
+def test_an_exception_in_a_step_and_three_in_a_row(base: Path) -> None:
     faults = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": "sample_tokens=raise"}
-    with started(model, base, **faults) as server:
+    with started(NO_MODEL, base, **faults) as server:
         assert server.request("POST", "/v1/completions", BODY)[0] == 500
         await_that(lambda: any(base.glob("*/incidents/*")), 20)
         assert server.request("GET", "/readyz")[0] == 200

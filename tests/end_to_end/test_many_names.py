@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from load_client import Asked, LoadClient
-from observed_server import NAME, ObservedServer, await_that, observed
+from observed_server import NAME, ObservedServer, await_that, synthetic
 
 NUM_NAMES, MANY_NAMES = 200, 4000
 """Of each kind; the latter make 20,000 requests with five names of their own each."""
@@ -13,8 +13,8 @@ VALUE = re.compile(r"[-+.\deE]+$|NaN$|\+Inf$")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedServer]:
-    with observed(tmp_path_factory.mktemp("names") / "model") as running:
+def server() -> Iterator[ObservedServer]:
+    with synthetic() as running:
         yield running
 
 
@@ -50,6 +50,7 @@ def test_new_names_make_no_new_series(server: ObservedServer, num_names: int) ->
     counted = num_counted(server)
     client.run(wave(10_000, 8))
     await_that(lambda: num_counted(server) >= counted + 40)
+    await_that(lambda: "vllm_obs_event_loop_lag_seconds_bucket" in server.samples())  # told once a second
     before = series_of(server)
     seen = client.run(wave(20_000, num_names))
     assert {one.status for one in seen} == {200, 400, 404}

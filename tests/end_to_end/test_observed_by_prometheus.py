@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 from load_client import CHAT, Asked, LoadClient
-from observed_server import MAX_MODEL_LEN, ObservedServer, await_that, observed
+from observed_server import MAX_MODEL_LEN, ObservedServer, await_that, synthetic
 from prometheus import COMMAND, REASON, Prometheus, prometheus
 
 TABLE = Path(__file__).parents[1] / "data" / "vllm_metrics.tsv"
@@ -56,10 +56,10 @@ class Scraped(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+def scraped() -> Iterator[Scraped]:
     flags = ("--num-gpu-blocks-override", "130", "--enable-mfu-metrics", "--max-num-batched-tokens", "64")
     with (
-        observed(tmp_path_factory.mktemp("scraped") / "model", *flags) as server,
+        synthetic(*flags) as server,
         prometheus(server.port) as scraper,
     ):
         body = {"prompt": [9] * 40, "max_tokens": 100, "ignore_eos": True}

@@ -1,12 +1,11 @@
 """Cases in which serving metrics go wrong elsewhere: cancelled streams, chunks, half-filled blocks, many names."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from load_client import Asked, LoadClient
-from observed_server import ObservedServer, Samples, await_that, observed, total
+from observed_server import ObservedServer, Samples, await_that, synthetic, total
 
 LEVELS = (
     "vllm:num_requests_running",
@@ -24,8 +23,8 @@ PATIENCE = 3
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedServer]:
-    with observed(tmp_path_factory.mktemp("cases") / "model") as running:
+def server() -> Iterator[ObservedServer]:
+    with synthetic() as running:
         yield running
 
 
@@ -74,14 +73,15 @@ def test_names_that_clients_make_up_make_no_series(server: ObservedServer) -> No
 
     client = LoadClient(server.port, 32)
     client.run(list(made_up("first"))[:8])
+    await_that(lambda: "vllm_obs_event_loop_lag_seconds_bucket" in server.samples())  # told once a second
     before = series(server.samples())
     seen = client.run(made_up("name"))
     assert {one.status for one in seen} == {200, 400, 404}
     assert series(server.samples()) == before
 
 
-def test_a_chunked_prompt_is_one_sample_for_each_step_it_ran_in(tmp_path: Path) -> None:
-    with observed(tmp_path / "model", "--max-num-batched-tokens", "4", "--max-num-seqs", "4") as chunked:
+def test_a_chunked_prompt_is_one_sample_for_each_step_it_ran_in() -> None:
+    with synthetic("--max-num-batched-tokens", "4", "--max-num-seqs", "4") as chunked:
         chunked.complete("chunks", prompt=list(range(100, 110)), max_tokens=2, ignore_eos=True)
         (sequence,) = chunked.request("chunks")["sequences"]
         samples = chunked.samples()
@@ -92,9 +92,9 @@ def test_a_chunked_prompt_is_one_sample_for_each_step_it_ran_in(tmp_path: Path) 
     assert (buckets["1.0"], buckets["8.0"]) == (1, 4)
 
 
-def test_usage_and_occupancy_differ_by_what_is_empty_in_half_filled_blocks(tmp_path: Path) -> None:
+def test_usage_and_occupancy_differ_by_what_is_empty_in_half_filled_blocks() -> None:
     env = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": "sample_tokens=delay:0.3"}
-    with observed(tmp_path / "model", "--num-gpu-blocks-override", str(NUM_BLOCKS), env=env) as slow:
+    with synthetic("--num-gpu-blocks-override", str(NUM_BLOCKS), env=env) as slow:
         prompts = [[100 + number] * NUM_PROMPT_TOKENS for number in range(4)]
         events = slow.server.stream("/v1/completions", {"prompt": prompts, "max_tokens": 15, "ignore_eos": True})
         request_id = next(events)["id"].removeprefix("cmpl-")

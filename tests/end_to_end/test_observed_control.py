@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from observed_server import ObservedServer, await_that, observed, total
+from observed_server import ObservedServer, await_that, synthetic, total
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otlp_receiver import OtlpReceiver, http_receiver
 
@@ -21,7 +21,7 @@ def receiver() -> Iterator[OtlpReceiver]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, receiver: OtlpReceiver) -> Iterator[ObservedServer]:
+def server(receiver: OtlpReceiver) -> Iterator[ObservedServer]:
     """Tracing is set up by the environment alone."""
     env = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, receiver: OtlpReceiver) -> 
         "OTEL_TRACES_SAMPLER_ARG": "1.0",
         "OTEL_BSP_SCHEDULE_DELAY": "100",
     }
-    with observed(tmp_path_factory.mktemp("model"), "--enable-per-request-metrics", env=env) as server:
+    with synthetic("--enable-per-request-metrics", env=env) as server:
         yield server
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from observed_server import ObservedServer, await_that, observed
+from observed_server import ObservedServer, await_that, synthetic
 from withheld import Withheld
 
 MS = 10**6
@@ -12,7 +12,7 @@ NUM_REQUESTS, MAX_REQUESTS = 5, 30
 SLACK_SECONDS = 0.05
 """What the kernel's ticks may be off."""
 REST_MS = 25
-"""All that a stage of the tiny model takes without a delay, at its best of a few requests."""
+"""All that a stage takes without a delay, at its best of a few requests."""
 
 PLANTED = {
     "tokenizer": ("tokenize", 50),
@@ -27,10 +27,10 @@ PLANTED = {
 
 
 @pytest.fixture(scope="module")
-def delayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedServer]:
+def delayed() -> Iterator[ObservedServer]:
     faults = ",".join(f"{site}=delay:{length / 1000}" for site, (_, length) in PLANTED.items())
     env = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": faults}
-    with observed(tmp_path_factory.mktemp("delayed") / "model", env=env) as server:
+    with synthetic(env=env) as server:
         yield server
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from observed_server import ObservedServer, await_that, observed, total
+from observed_server import ObservedServer, await_that, synthetic, total
 
 KEYS = {"key-1": "sk-first-canary", "batch": "sk-second-canary"}
 SLO = "ttft=30,tpot=0.000001"
@@ -18,7 +18,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedServer]
     directory = tmp_path_factory.mktemp("economics")
     (directory / "keys").write_text(f"batch\t{KEYS['batch']}\n")
     flags = ("--api-key", KEYS["key-1"], "--api-key-file", str(directory / "keys"), "--slo", SLO)
-    with observed(directory / "model", *flags) as running:
+    with synthetic(*flags) as running:
         for number, (account, num_tokens) in enumerate((("key-1", 40), ("batch", 1), ("batch", 1))):
             assert ask(running, account, f"ask-{number}", num_tokens) == 200
         assert ask(running, "nobody", "refused", 1) == 401

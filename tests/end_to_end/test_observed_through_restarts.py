@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from load_client import Asked, LoadClient
-from observed_server import ObservedServer, await_that, observed, total
+from observed_server import ObservedServer, await_that, synthetic, total
 
 NUM_REQUESTS = 120
 NUM_TOKENS = 40
@@ -17,8 +17,8 @@ RESTART_SECONDS = 60.0
 
 
 @pytest.fixture
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedServer]:
-    with observed(tmp_path_factory.mktemp("restart") / "model") as running:
+def server() -> Iterator[ObservedServer]:
+    with synthetic() as running:
         yield running
 
 
@@ -62,11 +62,9 @@ def word_of(server: ObservedServer) -> str:
     return ""
 
 
-def test_one_that_starts_while_the_engine_is_dead_tells_when_another_serves(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_one_that_starts_while_the_engine_is_dead_tells_when_another_serves() -> None:
     slow = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": "engine_start=delay:3"}
-    with observed(tmp_path_factory.mktemp("dead") / "model", env=slow) as server:
+    with synthetic(env=slow) as server:
         server.complete(**BODY)
         observer = server.server.child("Observer")
         server.server.child("EngineCore").kill()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from load_client import CHAT, Asked, LoadClient
-from observed_server import ObservedServer, observed, total
+from observed_server import ObservedServer, synthetic, total
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from otlp_receiver import OtlpReceiver, Received, grpc_receiver, http_receiver
 
@@ -45,12 +45,12 @@ def links(received: Received) -> set[int]:
     ("receiving", "protocol"), [(grpc_receiver, "grpc"), (http_receiver, "http/protobuf")], ids=["grpc", "http"]
 )
 def test_from_a_chats_span_every_stage_and_step_can_be_reached(
-    receiving: Callable[[], AbstractContextManager[OtlpReceiver]], protocol: str, tmp_path: Path
+    receiving: Callable[[], AbstractContextManager[OtlpReceiver]], protocol: str
 ) -> None:
     env = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": protocol}
     with receiving() as receiver:
         url = receiver.url if protocol == "grpc" else f"{receiver.url}/v1/traces"
-        with observed(tmp_path / "model", "--otlp-traces-endpoint", url, env=env) as server:
+        with synthetic("--otlp-traces-endpoint", url, env=env) as server:
             body = {"messages": QUESTION, "max_tokens": 6, "ignore_eos": True}
             headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
             (seen,) = LoadClient(server.port, 1).run([Asked("traced", body, CHAT, headers=headers)])
@@ -74,9 +74,9 @@ def test_from_a_chats_span_every_stage_and_step_can_be_reached(
 
 
 @pytest.fixture
-def traced(tmp_path: Path) -> Iterator[tuple[ObservedServer, OtlpReceiver]]:
+def traced() -> Iterator[tuple[ObservedServer, OtlpReceiver]]:
     flags = ("--disable-log-stats", "--otlp-traces-endpoint")
-    with grpc_receiver() as receiver, observed(tmp_path / "model", *flags, receiver.url) as server:
+    with grpc_receiver() as receiver, synthetic(*flags, receiver.url) as server:
         yield server, receiver
 
 
@@ -107,7 +107,7 @@ def test_a_wall_clock_that_jumps_makes_no_time_negative(tmp_path: Path) -> None:
     path = os.pathsep.join(filter(None, [str(patched), os.environ.get("PYTHONPATH")]))
     with (
         grpc_receiver() as receiver,
-        observed(tmp_path / "model", "--otlp-traces-endpoint", receiver.url, env={"PYTHONPATH": path}) as server,
+        synthetic("--otlp-traces-endpoint", receiver.url, env={"PYTHONPATH": path}) as server,
     ):
         body = {"prompt": [5] * 20, "max_tokens": 100, "ignore_eos": True}
         seen = LoadClient(server.port, 4).run(Asked(f"stepped-{n}", body) for n in range(40))

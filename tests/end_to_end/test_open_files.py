@@ -23,7 +23,7 @@ HALF_HEAD = b"GET /livez HTTP/1.1\r\nhost: "
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with few_files(), serving("--max-model-len", "2048") as running:
+    with few_files(), serving("--load-format", "synthetic", "--max-model-len", "2048") as running:
         pid = running.process.pid
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         assert soft == min(hard, Limits().max_num_connections + NUM_OWN_FILES), "it raises its limit by itself"

@@ -36,6 +36,7 @@ from vllm_obs.telemetry.ring_header import RingHeader
 from vllm_obs.telemetry.ring_reader import RingReader
 
 TEXT = "/v1/completions"
+NO_MODEL = ("--load-format", "synthetic", "--max-model-len", "1024")
 LIGHT = ("--max-model-len", "1024", "--kv-cache-memory-bytes", "256M")
 
 PROBE = """
@@ -214,7 +215,7 @@ def test_the_start_is_accounted_for_without_gaps(served: Served) -> None:
 
 def test_the_last_steps_of_a_killed_engine_can_be_read(run_base: Path) -> None:
     with contextlib.ExitStack() as stack:
-        server = Server(*LIGHT, "--engine-restarts", "0", env={"VLLM_OBS_RUN_DIR": str(run_base)})
+        server = Server(*NO_MODEL, "--engine-restarts", "0", env={"VLLM_OBS_RUN_DIR": str(run_base)})
         stack.callback(server.close)
         server.wait_ready()
         asked = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True}
@@ -259,7 +260,7 @@ def test_each_rank_records_its_own_steps(run_base: Path) -> None:
 
 
 def test_a_run_without_telemetry_leaves_nothing_and_has_no_observer(run_base: Path) -> None:
-    with recorded(run_base, "--disable-telemetry") as server:
+    with recorded(run_base, "--load-format", "synthetic", "--disable-telemetry") as server:
         assert server.request("POST", TEXT, {"prompt": "Hi", "max_tokens": 2})[0] == 200
         status, reply = server.request("GET", "/metrics")
         assert (status, reply["error"]["message"]) == (503, "telemetry is switched off")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from load_client import CHAT, Asked, LoadClient
-from observed_server import ObservedServer, await_that, observed
+from observed_server import ObservedServer, await_that, synthetic
 from prometheus import COMMAND, REASON, Prometheus
 from prometheus_run import await_rules, prometheus_run, rule_files, without_data
 
@@ -29,9 +29,9 @@ class Watched(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def watched() -> Iterator[Watched]:
     with (
-        observed(tmp_path_factory.mktemp("watched") / "model", *FLAGS) as server,
+        synthetic(*FLAGS) as server,
         prometheus_run(server.port) as scraper,
     ):
         scraper.await_scrape()

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from dead_ends import BlackHole, black_hole, stalled_scrapes
 from load_client import Asked, LoadClient, Seen
-from observed_server import NAME, ObservedServer, await_that, observed, total
+from observed_server import NAME, ObservedServer, await_that, synthetic, total
 from steady_load import UNHURRIED
 
 BACK_SECONDS = 3 * 5.0
@@ -31,7 +31,7 @@ def hole() -> Iterator[BlackHole]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, hole: BlackHole) -> Iterator[ObservedServer]:
+def server(hole: BlackHole) -> Iterator[ObservedServer]:
     """It traces everything into a black hole."""
     variables = UNHURRIED | {
         "OTEL_EXPORTER_OTLP_ENDPOINT": hole.url,
@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, hole: BlackHole) -> Iterato
         "OTEL_BSP_MAX_QUEUE_SIZE": str(MAX_QUEUE),
         "OTEL_BSP_SCHEDULE_DELAY": "100",
     }
-    with observed(tmp_path_factory.mktemp("faults") / "model", env=variables) as running:
+    with synthetic(env=variables) as running:
         yield running
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from observed_server import ObservedServer, await_that, observed, total
+from observed_server import ObservedServer, await_that, synthetic, total
 from run_rings import only_run
 
 STALL_SECONDS = 2.0
@@ -27,9 +27,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(base: Path) -> Iterator[ObservedServer]:
     """Its worker is a process of its own."""
-    model = base.parent / f"{base.name}-model"
     flags = ["--stall-timeout", f"{STALL_SECONDS:g}", "--distributed-executor-backend", "mp"]
-    with observed(model, *flags, env={"VLLM_OBS_RUN_DIR": str(base)}) as server:
+    with synthetic(*flags, env={"VLLM_OBS_RUN_DIR": str(base)}) as server:
         yield server
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from observed_server import ObservedServer, await_that, observed
+from observed_server import ObservedServer, await_that, synthetic
 from serving import Server, serving
 
 TITLES = {"APIServer_0", "EngineCore_DP0", "Worker_TP0", "Observer"}
@@ -85,9 +85,9 @@ def look_under_load(server: Server, num_looks: int, num_parallel: int) -> tuple[
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedServer]:
+def server() -> Iterator[ObservedServer]:
     """Its worker is a process of its own."""
-    with observed(tmp_path_factory.mktemp("model"), *MP) as server:
+    with synthetic(*MP) as server:
         yield server
 
 

@@ -30,6 +30,13 @@ def tiny_model(directory: Path) -> list[str]:
     return [str(directory), "--tokenizer", source.path, "--served-model-name", NAME, "--dtype", "float32"]
 
 
+NO_MODEL = (
+    *("--load-format", "synthetic", "--served-model-name", NAME, "--max-model-len", str(MAX_MODEL_LEN)),
+    *("--model-loader-extra-config", '{"base_seconds": 0.004, "num_layers": 2}'),
+)
+"""Flags that serve filler at the pace of the tiny model: without torch the server is there in a second."""
+
+
 class ObservedServer:
     """A ready server, its metrics and its inspector. Making one waits for its Observer."""
 
@@ -108,12 +115,20 @@ def await_that(is_so: Callable[[], Any], seconds: float = 20.0) -> Any:
     return answer
 
 
+def watched(server: Server) -> contextlib.closing[ObservedServer]:
+    """Its Observer, for the length of a `with` block."""
+    return contextlib.closing(ObservedServer(server))
+
+
 @contextlib.contextmanager
 def observed(directory: Path, *args: str, env: dict[str, str] | None = None) -> Iterator[ObservedServer]:
     """A ready server of the tiny model, written to `directory`, whose inspector answers."""
-    with serving(*tiny_model(directory), *args, env=env) as server:
-        running = ObservedServer(server)
-        try:
-            yield running
-        finally:
-            running.close()
+    with serving(*tiny_model(directory), *args, env=env) as server, watched(server) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def synthetic(*args: str, env: dict[str, str] | None = None) -> Iterator[ObservedServer]:
+    """The same without a model, for what does not depend on tokens and their cost."""
+    with serving(*NO_MODEL, *args, env=env) as server, watched(server) as running:
+        yield running
