@@ -51,9 +51,9 @@ class Steps:
         self.blocks = torch.randperm(num_blocks - 1) + 1
         if isinstance(self.cache, BlockedKVCache):
             # Untouched zeros all lie in one page, and would be read from the nearest cache.
-            some = torch.randn(self.cache.layers[0].shape[1:])
+            self.run(1, BLOCK_SIZE, BLOCK_SIZE)
             for layer in self.cache.layers:
-                layer.copy_(some)
+                layer.copy_(layer[self.blocks[0]].clone())
 
     def run(self, num_rows: int, num_queries: int, seq_len: int) -> None:
         """`num_rows` sequences that compute their last `num_queries` of `seq_len` tokens, then logits for each."""

@@ -18,9 +18,9 @@ from vllm_obs.engine.model.step_tensors import StepTensors
 class CompiledDecoder:
     """A DecoderModel, or a part of one. What a sequence gets does not depend on its batch, to the bit.
 
-    rotations: complex64 (max_model_len, head_dim / 2). Keys and values are held in `dtype`, everything between is
-    float32. The cache's block size is the one the kernels were compiled for. The last stage has the `lm_head`, the
-    others an `outlet`.
+    rotations: complex64 (max_model_len, head_dim / 2). Keys and values are held in `dtype`, int16 being whole
+    numbers with scales beside them; everything between is float32. The cache's block size is the one the kernels
+    were compiled for. The last stage has the `lm_head`, the others an `outlet`.
     """
 
     dtype: torch.dtype
@@ -36,7 +36,7 @@ class CompiledDecoder:
         """A zeroed cache of `num_blocks` blocks for all layers; its numbers lie as CacheShape says."""
         shape = self.kernels.shape
         assert block_size == shape.block_size, f"compiled for blocks of {shape.block_size}, not {block_size}"
-        size = (num_blocks, shape.num_kv_heads, block_size, shape.head_dim)
+        size = (num_blocks, shape.num_kv_heads, block_size, shape.token_numbers)
         return BlockedKVCache(size, self.num_layers, self.dtype, torch.device("cpu"))
 
     def kv_block_bytes(self, block_size: int) -> int:

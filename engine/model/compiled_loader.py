@@ -7,7 +7,7 @@ import torch
 
 from vllm_obs.engine.config import ModelArchitecture, VllmConfig
 from vllm_obs.engine.kernels.cpu.block_matrix import NUMBERS, BlockMatrix
-from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
+from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape, cache_form
 from vllm_obs.engine.kernels.cpu.jit import Machine, this_machine
 from vllm_obs.engine.kernels.cpu.linear import PackedMatrix, paired_order
 from vllm_obs.engine.kernels.cpu.linear_tile import UNROLLED, panel_outputs
@@ -57,7 +57,8 @@ class _OutOfRangeError(Exception):
 
 
 def _load(builder: "_Builder") -> CompiledDecoder:
-    shape = _cache_shape(builder.config, builder.local, builder.stored_name)
+    form = cache_form(builder.stored_name, builder.machine)
+    shape = _cache_shape(builder.config, builder.local, form)
     with ThreadPoolExecutor(1, thread_name_prefix="compile") as pool:
         kernels = pool.submit(compiled_kernels, builder.machine, shape, builder.forms())
         return builder.decoder(kernels)
@@ -90,7 +91,7 @@ class _Builder:
 
     @property
     def stored(self) -> torch.dtype:
-        """What an embedding, keys and values are held in."""
+        """What an embedding is held in, and keys and values too where there is no better form."""
         dtype: torch.dtype = getattr(torch, self.stored_name)
         return dtype
 
@@ -134,7 +135,7 @@ class _Builder:
         with startup_part("wait for kernels"):
             compiled = kernels.result()
         return CompiledDecoder(
-            dtype=self.stored,
+            dtype=getattr(torch, compiled.shape.stored),
             inlet=inlet,
             rotations=rotation_table(self._model, self.config.model.max_model_len),
             num_layers=len(layers),

@@ -33,7 +33,7 @@ def call_norm(
 class PagedStep:
     """A step over a cache whose blocks are handed out in random order.
 
-    qkv: float32 (T, heads + 2 * kv_heads, head_dim). cache: (blocks, 2, kv_heads, head_dim * block_size).
+    qkv: float32 (T, heads + 2 * kv_heads, head_dim). cache: bytes; as floats of any kind all are NaN at first.
     """
 
     kernels: Kernels
@@ -41,9 +41,7 @@ class PagedStep:
     rotations: torch.Tensor
 
     def __post_init__(self) -> None:
-        shape = self.kernels.shape
-        size = (self.num_blocks, 2, shape.num_kv_heads, shape.head_dim * shape.block_size)
-        self.cache = torch.full(size, torch.nan, dtype=getattr(torch, shape.stored))
+        self.cache = torch.full((self.num_blocks, self.kernels.shape.block_bytes), 0xFF, dtype=torch.uint8)
         self.free = torch.randperm(self.num_blocks)
         self.tables: dict[int, torch.Tensor] = {}
 
@@ -109,8 +107,11 @@ def rotated(heads: torch.Tensor, rotations: torch.Tensor) -> torch.Tensor:
 def reference_attention(
     qkv: torch.Tensor, rotations: torch.Tensor, num_heads: int, num_kv_heads: int, stored: str, window: int
 ) -> torch.Tensor:
-    """What a whole sequence's queries get, in float64: (T, heads, head_dim); keys and values rounded as stored."""
-    dtype = getattr(torch, stored)
+    """What a whole sequence's queries get, in float64: (T, heads, head_dim); keys and values rounded as stored.
+
+    Whole numbers are not rounded here: their steps are too small to count.
+    """
+    dtype = torch.float64 if stored == "int16" else getattr(torch, stored)
     queries, keys, values = qkv.split([num_heads, num_kv_heads, num_kv_heads], 1)
     queries = rotated(queries, rotations).double()
     keys = rotated(keys, rotations).to(dtype).double().repeat_interleave(num_heads // num_kv_heads, 1)

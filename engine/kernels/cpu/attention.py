@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from vllm_obs.engine.kernels.cpu.attention_codes import CodeTaker, query_code_bytes, write_query_codes
 from vllm_obs.engine.kernels.cpu.attention_keys import KEY_VECTORS, KeyTaker, keys_at_once, rows_at_once
 from vllm_obs.engine.kernels.cpu.attention_state import QUERY_BYTES, Taken, query_state_bytes
 from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
@@ -51,7 +52,8 @@ def piece_form(machine: Machine, shape: CacheShape) -> PieceForm:
 def emit_attention(module: ir.Module, machine: Machine, shape: CacheShape) -> None:
     """Define `attend(record)`: out is float32 (tokens, heads * head_dim). Every thread of a region calls it."""
     sizes = piece_form(machine, shape).sizes
-    takers = {size: KeyTaker(module, machine, shape, size).function for size in sizes}
+    taker = CodeTaker if shape.is_coded else KeyTaker
+    takers = {size: taker(module, machine, shape, size).function for size in sizes}
     pieces_of = {size: _Piece(module, machine, shape, takers, size).function for size in sizes}
     emit = Emitter(module, "attend", [POINTER], machine.num_lanes)
     step = _Step(emit, machine, shape)
@@ -138,11 +140,15 @@ class _Piece:
         self.step = _Step(self.emit, machine, shape)
         self.keys = self.step.keys(head)
         self.shift = self.emit.mul(head, 4 * shape.num_sharing * shape.head_dim)
+        self.code_bytes = shape.num_sharing * query_code_bytes(shape)
+        self.codes = self.emit.scratch(size * self.code_bytes // 4) if shape.is_coded else None
         self._emit()
 
     def _emit(self) -> None:
         emit = self.emit
         Taken.clear(emit, self.shape, self.state, self.size)
+        if self.codes is not None:
+            emit.loop(0, self.size, 1, self._code)
         if self.size == 1:
             self._take_in(1, emit.number(0), self._begin(emit.number(0)), self.end)
         else:
@@ -173,13 +179,26 @@ class _Piece:
     def _query(self, number: Value) -> Value:
         return self.emit.at(self.queries, self.emit.mul(number, QUERY_BYTES))
 
+    def _heads(self, number: Value) -> Value:
+        """Where the first head of a query is."""
+        token = self.emit.load(self._query(number), 0, I64)
+        place = self.emit.add(self.emit.mul(token, self.step.stride), self.shift)
+        return self.emit.at(self.emit.pointer(self.step.qkv), place)
+
+    def _codes_of(self, number: Value) -> Value:
+        return self.emit.at(self.codes, self.emit.mul(number, self.code_bytes))
+
+    def _code(self, number: Value, _: list[Value]) -> None:
+        write_query_codes(self.emit, self.shape, self._heads(number), self._codes_of(number))
+
     def _begin(self, number: Value) -> Value:
         return self.step.begin(self._query(number))
 
     def _take_in(self, size: int, number: Value, begin: Value, end: Value) -> None:
         """Keys and values from `begin` to `end` for `size` queries from that one on, by the table of the first."""
         emit, step, query = self.emit, self.step, self._query(number)
-        qkv = emit.at(emit.pointer(step.qkv), self.shift)
+        floats = emit.at(emit.pointer(step.qkv), self.shift)
+        qkv = floats if self.codes is None else self._codes_of(number)
         state = emit.at(self.state, emit.mul(number, self.state_bytes))
         arguments = [qkv, step.stride, query, self.keys, step.table(query), begin, end, step.window, state]
         emit.build.call(self.takers[size], [*arguments, *self.following])

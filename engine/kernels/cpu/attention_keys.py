@@ -1,6 +1,7 @@
 """The inner loop of attention: some queries of one key head take in neighbouring keys and their values."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from llvmlite import ir
@@ -37,6 +38,18 @@ def _num_sums(machine: Machine) -> int:
     return machine.num_registers * 3 // 4
 
 
+class Keys(NamedTuple):
+    """Some vectors of neighbouring keys: of each the first one's number, its block, and its place in that.
+
+    `next_blocks` are what is asked for meanwhile, if anything is.
+    """
+
+    numbers: list[Value]
+    blocks: list[Value]
+    offsets: list[Value]
+    next_blocks: list[Value]
+
+
 class _Values(NamedTuple):
     """A vector of keys' values: where, how many, the number of the vector, and what to ask for meanwhile."""
 
@@ -70,17 +83,29 @@ class KeyTaker:
         for number in range(num_queries):
             token, position = emit.fields(emit.at(queries, QUERY_BYTES * number), 2)
             self.positions.append(position)
-            row = emit.at(qkv, emit.mul(token, stride))
-            self.pointers += [emit.at(row, 4 * shape.head_dim * head) for head in range(shape.num_sharing)]
+            row = self._query(qkv, number, emit.mul(token, stride))
+            self.pointers += [emit.at(row, self._head_bytes() * head) for head in range(shape.num_sharing)]
         self.rows = [Taken(emit, shape, state, number) for number in range(len(self.pointers))]
         self.places = [
             (row, part) for row in self.rows for part in range(0, 4 * shape.head_dim, self.vector_bytes)
         ]
+        self._prepare(machine)
         self.shares = emit.scratch(len(self.rows) * KEY_VECTORS * machine.num_lanes)
         last = emit.build.sub(self.end, emit.number(1))
         self.last_vector = emit.build.sub(last, emit.build.srem(last, emit.number(machine.num_lanes)))
         self._loop(begin)
         emit.finish()
+
+    def _query(self, queries: Value, number: int, offset: Value) -> Value:
+        """Where the first head of the query of that number is: `queries` are rows of a step's tokens."""
+        return self.emit.at(queries, offset)
+
+    def _head_bytes(self) -> int:
+        """From one head of a query to the next."""
+        return 4 * self.shape.head_dim
+
+    def _prepare(self, machine: Machine) -> None:
+        """Take what room is needed besides."""
 
     def _loop(self, begin: Value) -> None:
         """With sums in registers from the first key to the last where there are so few."""
@@ -93,29 +118,18 @@ class KeyTaker:
 
     def _some_keys(self, first_key: Value, sums: list[Value]) -> list[Value]:
         """Take in some vectors of neighbouring keys and their values."""
-        emit, shape, lanes = self.emit, self.shape, self.emit.num_lanes
+        emit, lanes = self.emit, self.emit.num_lanes
         numbers = [emit.add(first_key, lanes * vector) for vector in range(KEY_VECTORS)]
         # Of a vector behind the last key nothing counts: the last one is read in its place.
-        blocks, offsets = zip(*(self._block(emit.minimum(key, self.last_vector)) for key in numbers), strict=True)
+        places = [self._block(emit.minimum(key, self.last_vector)) for key in numbers]
         next_blocks = self._next_blocks(emit.add(first_key, lanes * KEY_VECTORS)) if self.is_asking else []
-        keys = [
-            emit.at(block, emit.mul(offset, shape.number_bytes))
-            for block, offset in zip(blocks, offsets, strict=True)
-        ]
-        scores = self._scores(keys, next_blocks)
+        keys = Keys(numbers, [block for block, _ in places], [offset for _, offset in places], next_blocks)
+        scores = self._scores(keys)
         masked = [
             [self._masked(score, row, key) for score, key in zip(vectors, numbers, strict=True)]
             for row, vectors in enumerate(scores)
         ]
-        sums = self._weigh(masked, sums)
-        for vector, (block, offset, key) in enumerate(zip(blocks, offsets, numbers, strict=True)):
-            line = emit.mul(offset, shape.head_dim * shape.number_bytes)
-            values = emit.at(block, emit.add(line, shape.values_offset))
-            # No further than the last: what lies behind it may be anything, and nothing times NaN is NaN.
-            num_keys = emit.minimum(emit.build.sub(self.end, key), lanes)
-            asked = emit.at(next_blocks[vector], shape.values_offset) if next_blocks else None
-            sums = self._add_values(_Values(values, num_keys, vector, asked), sums)
-        return sums
+        return self._take_values(keys, self._weigh(masked, keys, sums))
 
     def _block(self, key: Value) -> tuple[Value, Value]:
         """Where the keys of a key's block begin, and the key's number in it."""
@@ -137,18 +151,22 @@ class KeyTaker:
         for line in range(0, num_bytes, _LINE_BYTES):
             self.emit.prefetch(block, self.emit.add(begin, line))
 
-    def _scores(self, keys: list[Value], next_blocks: list[Value]) -> list[list[Value]]:
+    def _scores(self, keys: Keys) -> list[list[Value]]:
         """A row's scores, each vector by one chain of multiply-adds."""
         emit, shape = self.emit, self.shape
         line_bytes = shape.block_size * shape.number_bytes
+        pointers = [
+            emit.at(block, emit.mul(offset, shape.number_bytes))
+            for block, offset in zip(keys.blocks, keys.offsets, strict=True)
+        ]
 
         def turn(feature: Value, sums: list[Value]) -> list[Value]:
-            for block in next_blocks:
+            for block in keys.next_blocks:
                 self._ask_for(block, emit.mul(feature, line_bytes), _FEATURES_A_TURN * line_bytes)
             for step in range(_FEATURES_A_TURN):
                 number = emit.add(feature, step)
                 line = emit.mul(number, line_bytes)
-                columns = [load_numbers(emit, key, line, shape.stored) for key in keys]
+                columns = [load_numbers(emit, key, line, shape.stored) for key in pointers]
                 for row, pointer in enumerate(self.pointers):
                     value = emit.splat(emit.load(pointer, emit.mul(number, 4), F32))
                     for place, column in enumerate(columns, row * len(columns)):
@@ -177,7 +195,7 @@ class KeyTaker:
     def _splat_int(self, number: Value) -> Value:
         return self.emit.splat(self.emit.build.trunc(number, I32))
 
-    def _weigh(self, scores: list[list[Value]], sums: list[Value]) -> list[Value]:
+    def _weigh(self, scores: list[list[Value]], keys: Keys, sums: list[Value]) -> list[Value]:
         """Turn scores into shares, after scaling down what was summed where a row's are far above those before."""
         emit, build = self.emit, self.emit.build
         leeway, rises = emit.constant(_LEEWAY), []
@@ -189,6 +207,7 @@ class KeyTaker:
             any_rises = build.or_(any_rises, other)
         sums = emit.changed_where_any(any_rises, lambda: self._raise(scores, sums), sums)
         for number, (row, vectors) in enumerate(zip(self.rows, scores, strict=True)):
+            self._ask_between(keys, number)
             highest, weight = row.load_highest(), row.load_weight()
             for vector, score in enumerate(vectors):
                 share = exp_of_moderate(emit, build.fsub(score, highest))
@@ -219,19 +238,40 @@ class KeyTaker:
                 row.store_sum(build.fmul(row.load_sum(part), factor), part)
         return changed
 
-    def _add_values(self, values: _Values, sums: list[Value]) -> list[Value]:
-        """Add values by their shares, as many vectors of a row at once as registers hold."""
+    def _ask_between(self, keys: Keys, row: int) -> None:
+        """Ask for what comes next between a row's shares and another's."""
+
+    def _take_values(self, keys: Keys, sums: list[Value]) -> list[Value]:
+        """Add the keys' values by their shares."""
+        emit, shape = self.emit, self.shape
+        for vector, (key, block, offset) in enumerate(zip(keys.numbers, keys.blocks, keys.offsets, strict=True)):
+            line = emit.mul(offset, shape.head_dim * shape.number_bytes)
+            pointer = emit.at(block, emit.add(line, shape.values_offset))
+            # No further than the last: what lies behind it may be anything, and nothing times NaN is NaN.
+            num_keys = emit.minimum(emit.build.sub(self.end, key), emit.num_lanes)
+            asked = emit.at(keys.next_blocks[vector], shape.values_offset) if keys.next_blocks else None
+            values = _Values(pointer, num_keys, vector, asked)
+
+            def add(columns: range, before: list[Value], values: _Values = values) -> list[Value]:
+                return self._add_columns(
+                    values if not columns.start else values._replace(asked=None), columns, before
+                )
+
+            sums = self._by_columns(add, sums)
+        return sums
+
+    def _by_columns(self, add: Callable[[range, list[Value]], list[Value]], sums: list[Value]) -> list[Value]:
+        """Add to all sums, as many vectors of a row at once as registers hold."""
         num_vectors = self.shape.head_dim // self.emit.num_lanes
         if sums:
-            return self._add_columns(values, range(num_vectors), sums)
+            return add(range(num_vectors), sums)
         at_once = max(1, self.num_sums // len(self.rows))
         for first in range(0, num_vectors, at_once):
             columns = range(first, min(num_vectors, first + at_once))
             places = [(row, self.vector_bytes * column) for row in self.rows for column in columns]
-            after = self._add_columns(values, columns, [row.load_sum(part) for row, part in places])
+            after = add(columns, [row.load_sum(part) for row, part in places])
             for (row, part), value in zip(places, after, strict=True):
                 row.store_sum(value, part)
-            values = values._replace(asked=None)
         return []
 
     def _add_columns(self, values: _Values, columns: range, before: list[Value]) -> list[Value]:

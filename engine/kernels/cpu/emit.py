@@ -6,7 +6,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F32, F16 = ir.FloatType(), ir.HalfType()
 POINTER = ir.PointerType()
 VOID = ir.VoidType()

@@ -1,10 +1,10 @@
-"""How numbers may lie in memory; all arithmetic is in float32."""
+"""How numbers may lie in memory; what is done with floats is done in float32."""
 
 from llvmlite import ir
 
 from vllm_obs.engine.kernels.cpu.emit import F16, I16, Emitter, Value
 
-STORED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+STORED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int16": 2}
 
 
 def load_numbers(emit: Emitter, pointer: Value, offset: Value | int, stored: str) -> Value:

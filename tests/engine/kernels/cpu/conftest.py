@@ -11,6 +11,8 @@ from vllm_obs.engine.kernels.cpu.program import Kernels
 
 MACHINES = {"avx2": Machine(num_lanes=8, num_registers=16), "avx512": Machine(num_lanes=16, num_registers=32)}
 
+FLOATS = ["float32", "bfloat16", "float16"]
+
 if (THIS_MACHINE := this_machine()) is None:
     pytest.skip("this machine has no compiled kernels", allow_module_level=True)
 if THIS_MACHINE.adds_products:
@@ -20,8 +22,13 @@ if THIS_MACHINE.adds_products:
 @cache
 def kernels_for(machine: Machine, stored: str) -> Kernels:
     """Three query heads to a key head, heads of 32, blocks of 16; whole numbers beside float16 only."""
-    whole = ("int16", "q4", "q8") if stored == "float16" else ()
-    return Kernels(machine, CacheShape(6, 2, 32, 16, stored), (*whole, stored))
+    forms = ("int16", "q4", "q8", "float16") if stored == "float16" else (stored,)
+    return Kernels(machine, CacheShape(6, 2, 32, 16, stored), forms)
+
+
+def cache_forms(machine: Machine) -> list[str]:
+    """All that keys and values may be held in."""
+    return [*FLOATS, "int16"] if machine.adds_products else FLOATS
 
 
 @pytest.fixture(params=sorted(MACHINES))
@@ -29,7 +36,7 @@ def machine(request: pytest.FixtureRequest) -> Machine:
     return MACHINES[request.param]
 
 
-@pytest.fixture(params=["float32", "bfloat16", "float16"])
+@pytest.fixture(params=FLOATS)
 def stored(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

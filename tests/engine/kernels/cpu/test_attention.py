@@ -8,10 +8,17 @@ from hypothesis import strategies as st
 
 from vllm_obs.engine.kernels.cpu.program import Kernels
 
-from .conftest import MACHINES, kernels_for
+from .conftest import MACHINES, cache_forms, kernels_for
 
-TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-4, "float16": 1e-4}
+TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-4, "float16": 1e-4, "int16": 1e-4}
 LONGEST = 70
+CACHES = [(machine, stored) for machine in sorted(MACHINES) for stored in cache_forms(MACHINES[machine])]
+
+
+@pytest.fixture(params=CACHES, ids="-".join)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    machine, stored = request.param
+    return kernels_for(MACHINES[machine], stored)
 
 
 def rotations(head_dim: int) -> torch.Tensor:
@@ -48,14 +55,13 @@ def test_a_prompt_attends_to_itself(kernels: Kernels, num_tokens: int, window: i
 
 
 @given(
-    machine=st.sampled_from(sorted(MACHINES)),
-    stored=st.sampled_from(sorted(TOLERANCE)),
+    cache=st.sampled_from(CACHES),
     chunks=st.lists(st.integers(1, 24), min_size=1, max_size=6).filter(lambda sizes: sum(sizes) <= LONGEST),
     window=st.sampled_from([0, 0, 5, 20]),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_how_a_sequence_is_cut_changes_no_bit(machine: str, stored: str, chunks: list[int], window: int) -> None:
-    kernels = kernels_for(MACHINES[machine], stored)
+def test_how_a_sequence_is_cut_changes_no_bit(cache: tuple[str, str], chunks: list[int], window: int) -> None:
+    kernels = kernels_for(MACHINES[cache[0]], cache[1])
     qkv = random_qkv(kernels, sum(chunks))
     assert torch.equal(in_steps(kernels, qkv, chunks, window), in_steps(kernels, qkv, [sum(chunks)], window))
 

@@ -9,7 +9,7 @@ from cpu_kernels import PagedStep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
+from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape, cache_form
 from vllm_obs.engine.kernels.cpu.program import Kernels
 
 from .conftest import MACHINES
@@ -27,9 +27,14 @@ class Row(NamedTuple):
     num_new: int = 1
 
 
+CACHES = [(name, cache_form("float16", machine)) for name, machine in sorted(MACHINES.items())]
+"""A CPU that adds products has whole numbers, the others float16."""
+
+
 @cache
-def kernels_of(machine: str, heads: str) -> Kernels:
-    return Kernels(MACHINES[machine], CacheShape(*HEADS[heads], 32, 16, "float16"), ())
+def kernels_of(caches: tuple[str, str], heads: str) -> Kernels:
+    machine, stored = caches
+    return Kernels(MACHINES[machine], CacheShape(*HEADS[heads], 32, 16, stored), ())
 
 
 def random_qkv(kernels: Kernels, num_tokens: int) -> torch.Tensor:
@@ -65,7 +70,7 @@ chunks = st.builds(Row, st.integers(0, TRUNK_BLOCKS), st.integers(0, 12), st.int
 
 
 @given(
-    machine=st.sampled_from(sorted(MACHINES)),
+    caches=st.sampled_from(CACHES),
     heads=st.sampled_from(sorted(HEADS)),
     decoding=st.lists(decodes, min_size=1, max_size=9),
     beside=st.lists(chunks, max_size=2),
@@ -73,24 +78,26 @@ chunks = st.builds(Row, st.integers(0, TRUNK_BLOCKS), st.integers(0, 12), st.int
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_shares_a_rows_blocks_changes_no_bit(
-    machine: str, heads: str, decoding: list[Row], beside: list[Row], window: int
+    caches: tuple[str, str], heads: str, decoding: list[Row], beside: list[Row], window: int
 ) -> None:
     rows = [*decoding, *beside]
-    together, alone = in_one_step_and_alone(grown(kernels_of(machine, heads), rows), rows, window)
+    together, alone = in_one_step_and_alone(grown(kernels_of(caches, heads), rows), rows, window)
     assert together.isfinite().all()
     assert torch.equal(together, alone)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_the_whole_trunk_is_read_by_all(num_threads: int) -> None:
-    kernels = kernels_of(sorted(MACHINES)[0], "three to one")
+@pytest.mark.parametrize("caches", CACHES)
+def test_the_whole_trunk_is_read_by_all(num_threads: int, caches: tuple[str, str]) -> None:
+    kernels = kernels_of(caches, "three to one")
     rows = [Row(TRUNK_BLOCKS, number) for number in range(7)]
     together, alone = in_one_step_and_alone(grown(kernels, rows), rows, 0, num_threads)
     assert torch.equal(together, alone)
 
 
-def test_a_broken_row_breaks_none_with_the_same_beginning() -> None:
-    kernels = kernels_of(sorted(MACHINES)[0], "three to one")
+@pytest.mark.parametrize("caches", CACHES)
+def test_a_broken_row_breaks_none_with_the_same_beginning(caches: tuple[str, str]) -> None:
+    kernels = kernels_of(caches, "three to one")
     rows = [Row(TRUNK_BLOCKS, 4)] * 4
     step = grown(kernels, rows)
     step.run(random_qkv(kernels, 1) * torch.nan, [(2, 16 * TRUNK_BLOCKS + 3, 1)])
