@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from either_model import EITHER_MODEL, Flags
 from process_watch import gone
 from serving import Server, free_port
 
@@ -22,8 +23,6 @@ from vllm_obs.telemetry.watchdog_headers import RunHeaders
 
 TEXT = "/v1/completions"
 NUM_SERVERS = 2
-SYNTHETIC = ("--load-format", "synthetic", "--max-model-len", "4096")
-"""It is about processes, whatever the engine computes: without torch it is there in a second."""
 LIGHT = ("--max-model-len", "4096", "--kv-cache-memory-bytes", str(1 << 29))
 LONG = {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True}
 RESTART_SECONDS = 20.0
@@ -137,19 +136,14 @@ def num_running(server: Server) -> float:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(SYNTHETIC, id="no-model"),
-        pytest.param(LIGHT, id="default-model", marks=pytest.mark.long),
-    ],
+    params=EITHER_MODEL,
 )
-def flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """Whose engine it is."""
-    found: tuple[str, ...] = request.param
-    return found
+def flags(request: pytest.FixtureRequest) -> Flags:
+    return (*LIGHT, *request.param)
 
 
 @pytest.fixture(scope="module")
-def served(flags: tuple[str, ...]) -> Iterator[Server]:
+def served(flags: Flags) -> Iterator[Server]:
     server = started(*flags, "--api-server-count", str(NUM_SERVERS))
     yield server
     try:
@@ -276,7 +270,7 @@ def test_a_killed_engine_is_replaced_for_every_server(served: Server) -> None:
     assert total(after, "vllm_obs_invariant_violations_total") == 0
 
 
-def test_sigterm_lets_all_servers_finish_what_they_have(flags: tuple[str, ...]) -> None:
+def test_sigterm_lets_all_servers_finish_what_they_have(flags: Flags) -> None:
     server = started(*flags, "--api-server-count", "2")
     try:
         with ThreadPoolExecutor(6) as pool:
@@ -299,7 +293,7 @@ def refuses(server: Server) -> bool:
     return status == server.request("GET", "/readyz")[0] == 503
 
 
-def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1(flags: tuple[str, ...]) -> None:
+def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1(flags: Flags) -> None:
     server = started(*flags, "--api-server-count", "2", "--shutdown-timeout", "1")
     try:
         streams = Streams(server, 4)
@@ -313,7 +307,7 @@ def test_streams_longer_than_the_drain_end_with_an_error_and_exit_1(flags: tuple
 
 
 def test_nobody_is_let_in_before_all_are_ready_and_an_engine_that_dies_by_then_ends_the_start(
-    base: Path, flags: tuple[str, ...]
+    base: Path, flags: Flags
 ) -> None:
     server = Server(*flags, "--api-server-count", "2", env={"VLLM_OBS_RUN_DIR": str(base)})
     try:
@@ -353,9 +347,7 @@ def is_serving(base: Path, role: str) -> bool:
     return False
 
 
-def test_a_killed_launcher_leaves_nothing_and_frees_the_port(
-    tmp_path: Path, base: Path, flags: tuple[str, ...]
-) -> None:
+def test_a_killed_launcher_leaves_nothing_and_frees_the_port(tmp_path: Path, base: Path, flags: Flags) -> None:
     shared_before = {path.name for path in Path("/dev/shm").iterdir()}
     server = started(*flags, "--api-server-count", "2", run_dir=base)
     try:
@@ -385,7 +377,7 @@ def test_a_bad_model_is_told_once_and_ends_with_78(tmp_path: Path) -> None:
 
 def counted(*args: str) -> tuple[dict[str, Counter[str]], Samples]:
     """Of 200 requests: sequences and tokens by how they ended, by their replies and by the metrics."""
-    server = started(*SYNTHETIC, "--no-enable-prefix-caching", *args)
+    server = started(*LIGHT, "--load-format", "synthetic", "--no-enable-prefix-caching", *args)
     try:
         with ThreadPoolExecutor(32) as pool:
             replies = list(pool.map(lambda index: server.request("POST", TEXT, mixed(index)), range(200)))

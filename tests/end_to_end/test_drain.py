@@ -6,18 +6,19 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from either_model import EITHER_MODEL
 from serving import Server
 
 TEXT = "/v1/completions"
 LONG = {"prompt": "Once", "max_tokens": 4000, "ignore_eos": True}
-LIGHT = ("--load-format", "synthetic", "--max-model-len", "4096")
+LIGHT = ("--max-model-len", "4096", "--kv-cache-memory-bytes", str(1 << 29))
 DRAIN_SECONDS = 1.0
 NUM_STREAMS = 3
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server(*LIGHT, "--shutdown-timeout", str(DRAIN_SECONDS))
+@pytest.fixture(params=EITHER_MODEL)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    server = Server(*LIGHT, *request.param, "--shutdown-timeout", str(DRAIN_SECONDS))
     try:
         server.wait_ready()
         yield server

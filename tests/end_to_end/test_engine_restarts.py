@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from either_model import Flags, either_model
 from observed_server import ObservedServer, Samples, await_that, total
 from process_watch import gone
 from serving import Server
@@ -27,16 +28,9 @@ NUM_STREAMS = 20
 RELOAD_SECONDS = 15.0
 """Three times what is promised beyond the time of the first load."""
 LIGHT = ("--max-model-len", "2048", "--kv-cache-memory-bytes", str(1 << 29))
-NO_MODEL = ("--load-format", "synthetic", "--max-model-len", "2048")
-"""Where it is about processes and threads alone: without torch an engine is there in a second."""
 POISON = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": "scheduler=exit:3@poison"}
 """An engine leaves with code 3 when it is to run a request with that label."""
-TWO = ("--pipeline-parallel-size", "2")
-TWO_STAGES = (*LIGHT, *TWO)
-either_model = pytest.mark.parametrize(
-    "flags",
-    [pytest.param(NO_MODEL, id="no-model"), pytest.param(LIGHT, id="default-model", marks=pytest.mark.long)],
-)
+TWO_STAGES = (*LIGHT, "--pipeline-parallel-size", "2")
 STAGES = ("Worker_TP0_PP0", "Worker_TP0_PP1")
 SECOND = STAGES[1]
 
@@ -247,9 +241,9 @@ def check_spent(server: Server) -> None:
 
 
 @either_model
-def test_four_poison_requests_in_a_minute_are_the_end(base: Path, flags: tuple[str, ...]) -> None:
+def test_four_poison_requests_in_a_minute_are_the_end(base: Path, flags: Flags) -> None:
     """P12."""
-    with started(base, *flags, **POISON) as watched:
+    with started(base, *LIGHT, *flags, **POISON) as watched:
         begun_at = time.monotonic()
         check_poison(watched.server, 4)
         check_spent(watched.server)
@@ -293,10 +287,10 @@ def test_a_killed_worker_of_two_is_named_and_nothing_is_left_of_its_engine(base:
 
 @either_model
 @pytest.mark.parametrize("site", ["engine_input", "engine_output", "engine_step"])
-def test_an_engine_thread_that_raises_is_never_ok_but_dead(base: Path, site: str, flags: tuple[str, ...]) -> None:
+def test_an_engine_thread_that_raises_is_never_ok_but_dead(base: Path, site: str, flags: Flags) -> None:
     """P5: with restarts spent the process ends; nobody is answered 200 by a dead engine."""
     faults = {"VLLM_OBS_TEST_HOOKS": "1", "VLLM_OBS_TEST_FAULTS": f"{site}=raise"}
-    with started(base, *flags, "--engine-restarts", "0", **faults) as watched:
+    with started(base, *LIGHT, *flags, "--engine-restarts", "0", **faults) as watched:
         server = watched.server
         asked_at = time.monotonic()
         status, body, _ = ask(server)
@@ -313,11 +307,9 @@ def test_an_engine_thread_that_raises_is_never_ok_but_dead(base: Path, site: str
 
 
 @either_model
-def test_a_killed_api_server_takes_all_along_and_its_port_is_free_at_once(
-    base: Path, flags: tuple[str, ...]
-) -> None:
+def test_a_killed_api_server_takes_all_along_and_its_port_is_free_at_once(base: Path, flags: Flags) -> None:
     """P6."""
-    with started(base, *flags, *TWO) as watched:
+    with started(base, *TWO_STAGES, *flags) as watched:
         server = watched.server
         Streams(server, 2)
         assert roles(server) == {"EngineCore_DP0", *STAGES, "Observer"}
@@ -330,7 +322,7 @@ def test_a_killed_api_server_takes_all_along_and_its_port_is_free_at_once(
         assert (run / "EngineCore_DP0.ring").exists()
         (content,) = incidents(base)
         assert (content["incident"]["cause"], content["incident"]["culprit"]["role"]) == ("killed", "APIServer_0")
-        again = Server(*flags, *TWO, env={"VLLM_OBS_RUN_DIR": str(base)}, port=server.port)
+        again = Server(*TWO_STAGES, *flags, env={"VLLM_OBS_RUN_DIR": str(base)}, port=server.port)
         try:
             again.wait_ready(60)
             assert ask(again)[0] == 200

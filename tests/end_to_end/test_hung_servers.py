@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from either_model import EITHER_MODEL
 from observed_server import ObservedServer, await_that, total
 from serving import serving
 
@@ -22,12 +23,13 @@ NUM_FIRST = 8
 """More than may still count as open at either server, though they are closed: the launcher hears of that later."""
 LOOK_SECONDS = 1.0
 """How long after the limit it may be until somebody looks."""
-LIGHT = ("--load-format", "synthetic", "--max-model-len", "4096")
+LIGHT = ("--max-model-len", "4096", "--kv-cache-memory-bytes", str(1 << 29))
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ObservedServer]:
-    with serving(*LIGHT, "--api-server-count", "2", "--stall-timeout", f"{STALL_SECONDS:g}") as server:
+@pytest.fixture(scope="module", params=EITHER_MODEL)
+def server(request: pytest.FixtureRequest) -> Iterator[ObservedServer]:
+    several = ("--api-server-count", "2", "--stall-timeout", f"{STALL_SECONDS:g}")
+    with serving(*LIGHT, *several, *request.param) as server:
         running = ObservedServer(server)
         yield running
         running.close()

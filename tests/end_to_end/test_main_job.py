@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from either_model import Flags, either_model
 from openai import OpenAI
 from pydantic import BaseModel
 from responses_client import without_ids
@@ -27,8 +28,6 @@ WEATHER: Any = {
     "parameters": {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]},
     "strict": True,
 }
-NO_MODEL = ("--load-format", "synthetic", "--served-model-name", MODEL)
-"""For ends that are the same whatever it computes."""
 LONG = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True, "temperature": 0}
 
 
@@ -158,9 +157,17 @@ def test_sigterm_lets_running_streams_finish_refuses_what_still_comes_and_exits_
 
 
 @pytest.mark.parametrize("backend", ["uni", pytest.param("mp", marks=pytest.mark.long)])
-def test_sigkill_of_the_api_server_leaves_no_process_and_no_socket(backend: str, base: Path) -> None:
+@either_model
+def test_sigkill_of_the_api_server_leaves_no_process_and_no_socket(backend: str, base: Path, flags: Flags) -> None:
     """Of two ranks test_engine_restarts.py tells the same, with less to load."""
-    server = Server(*NO_MODEL, "--distributed-executor-backend", backend, env={"VLLM_OBS_RUN_DIR": str(base)})
+    server = Server(
+        *flags,
+        "--served-model-name",
+        MODEL,
+        "--distributed-executor-backend",
+        backend,
+        env={"VLLM_OBS_RUN_DIR": str(base)},
+    )
     try:
         server.wait_ready()
         assert len(server.family) >= 1 + (backend == "mp")
@@ -175,8 +182,9 @@ def test_sigkill_of_the_api_server_leaves_no_process_and_no_socket(backend: str,
         server.close()
 
 
-def test_killing_the_engine_ends_every_stream_with_its_cause_and_exits_70() -> None:
-    server = Server(*NO_MODEL, "--engine-restarts", "0")
+@either_model
+def test_killing_the_engine_ends_every_stream_with_its_cause_and_exits_70(flags: Flags) -> None:
+    server = Server(*flags, "--served-model-name", MODEL, "--engine-restarts", "0")
     try:
         server.wait_ready()
         streams = [server.stream("/v1/completions", LONG) for _ in range(4)]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from either_model import EITHER_MODEL
 from process_watch import cpu_seconds
 from serving import Server, serving
 
@@ -21,9 +22,9 @@ HEAD_SECONDS = 3 * 10.0
 HALF_HEAD = b"GET /livez HTTP/1.1\r\nhost: "
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with few_files(), serving("--load-format", "synthetic", "--max-model-len", "2048") as running:
+@pytest.fixture(scope="module", params=EITHER_MODEL)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with few_files(), serving("--max-model-len", "2048", *request.param) as running:
         pid = running.process.pid
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         assert soft == min(hard, Limits().max_num_connections + NUM_OWN_FILES), "it raises its limit by itself"

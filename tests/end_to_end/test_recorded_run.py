@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from either_model import Flags, either_model
 from observed_server import await_that
 from run_rings import only_run, records_of
 from serving import Server, serving
@@ -36,7 +37,6 @@ from vllm_obs.telemetry.ring_header import RingHeader
 from vllm_obs.telemetry.ring_reader import RingReader
 
 TEXT = "/v1/completions"
-NO_MODEL = ("--load-format", "synthetic", "--max-model-len", "1024")
 LIGHT = ("--max-model-len", "1024", "--kv-cache-memory-bytes", "256M")
 
 PROBE = """
@@ -213,9 +213,10 @@ def test_the_start_is_accounted_for_without_gaps(served: Served) -> None:
     assert (inner[-1].ended_at - inner[0].begun_at) / (outer.ended_at - outer.begun_at) > 0.98
 
 
-def test_the_last_steps_of_a_killed_engine_can_be_read(run_base: Path) -> None:
+@either_model
+def test_the_last_steps_of_a_killed_engine_can_be_read(run_base: Path, flags: Flags) -> None:
     with contextlib.ExitStack() as stack:
-        server = Server(*NO_MODEL, "--engine-restarts", "0", env={"VLLM_OBS_RUN_DIR": str(run_base)})
+        server = Server(*LIGHT, *flags, "--engine-restarts", "0", env={"VLLM_OBS_RUN_DIR": str(run_base)})
         stack.callback(server.close)
         server.wait_ready()
         asked = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True}
