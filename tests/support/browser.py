@@ -24,6 +24,8 @@ FLAGS = (
 )
 SIZE = {"width": 1400, "height": 1000}
 WAIT_MS = 30_000
+LOOK_MS = 100
+"""Each look has the page laid out again."""
 PROBES = ("/_stcore/health", "/_stcore/host-config")
 """Streamlit asks for these below the page's path first, and then where they are."""
 TABLES = """grids => grids.map(grid => [...grid.rows].map(row => [...row.cells].map(cell => cell.textContent)))"""
@@ -146,7 +148,7 @@ class View:
         deadline = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < deadline, f"{what} did not happen; the page says:\n{self.text}"
-            self.page.wait_for_timeout(50)
+            self.page.wait_for_timeout(LOOK_MS)
 
     def assert_well(self) -> None:
         """Nothing went wrong on it so far, and nothing was asked of another host."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from browser import View
-from observed_server import ObservedServer, observed
+from observed_server import ObservedServer, synthetic
 from shown_pages import dashboard
 from steady_load import UNHURRIED, steady_load
 
@@ -59,10 +59,10 @@ class Live(NamedTuple):
 
 
 @contextlib.contextmanager
-def live_inspector(model: Path, runs: Path) -> Iterator[Live]:
+def live_inspector(runs: Path) -> Iterator[Live]:
     """A server whose KV cache is short, requests for as long as the block lasts, and the dashboard."""
     env = {"VLLM_OBS_RUN_DIR": str(runs), **UNHURRIED}
-    with observed(model, *FLAGS, env=env) as server, contextlib.ExitStack() as load:
+    with synthetic(*FLAGS, env=env) as server, contextlib.ExitStack() as load:
         load.enter_context(steady_load(server.port))
         with dashboard("--url", f"http://127.0.0.1:{server.port}", env=env) as address:
             yield Live(server, address, load, runs)
