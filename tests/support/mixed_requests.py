@@ -19,6 +19,7 @@ ANSWER_SECONDS = 500.0
 LOGPROB_TIE = 1e-4
 DRAW_TIE = 1e-5
 VOCAB = 49152
+FEW = 12
 ASKED = (
     "temperature",
     "top_p",
@@ -46,9 +47,9 @@ class MixedRequest:
 
 
 def mixed_requests(count: int = 64) -> list[MixedRequest]:
-    """Lengths from 1 to 900, half of them greedy, the others seeded; the same list on every call."""
+    """Lengths from 1 to 900, of few to 450, half of them greedy, the others seeded; the same list on every call."""
     random = np.random.default_rng(2)
-    lengths = np.geomspace(1, 900, count).astype(int)
+    lengths = np.geomspace(1, 900 if count > FEW else 450, count).astype(int)
     random.shuffle(lengths)
     shared = random.integers(100, VOCAB, 64).tolist()
     return [
