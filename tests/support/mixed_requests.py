@@ -47,7 +47,7 @@ class MixedRequest:
 
 
 def mixed_requests(count: int = 64) -> list[MixedRequest]:
-    """Lengths from 1 to 900, of few to 450, half of them greedy, the others seeded; the same list on every call."""
+    """Lengths from 1 to 900 (of few 450), half of them greedy, the others seeded; the same list on every call."""
     random = np.random.default_rng(2)
     lengths = np.geomspace(1, 900 if count > FEW else 450, count).astype(int)
     random.shuffle(lengths)
