@@ -44,6 +44,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, masks: GrammarMasks | Non
     tokens = choose_tokens(logits, best, batch, edited.masks)
     emptied |= tokens < 0
     failed = broken | emptied
+    tokens[failed] = 0  # of a failed row any log-probabilities will do: they are left out
     logprobs = [] if raw is None else _logprobs(raw, logprob_rows, tokens, batch)
     tokens[failed] = -1
     gone = {batch.request_ids[row] for row in np.flatnonzero(failed).tolist()}

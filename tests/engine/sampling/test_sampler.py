@@ -188,7 +188,8 @@ def test_a_mask_without_a_possible_token_fails_its_row_alone(
 ) -> None:
     if not is_compiled:
         monkeypatch.setattr(choice, "_draw_kernel", lambda: None)
-    specs = [spec for spec in (SamplingSpec(temperature=0.0), SamplingSpec(seed=1)) for _ in range(3)]
+    kinds = (SamplingSpec(temperature=0.0, logprobs=1), SamplingSpec(seed=1, logprobs=1))
+    specs = [spec for spec in kinds for _ in range(3)]
     logits = torch.zeros(6, VOCAB)
     logits[1::3, 7] = -torch.inf
     words = np.zeros((6, 19), np.int32)
@@ -199,6 +200,7 @@ def test_a_mask_without_a_possible_token_fails_its_row_alone(
     assert [(name, reason) for name, reason, _ in sampled.failed] == [
         (f"r{row}", "invalid_value") for row in (0, 1, 3, 4)
     ]
+    assert [name for name, _ in sampled.logprobs] == ["r2", "r5"]
 
 
 @pytest.mark.parametrize("vocab_size", [17, VOCAB, 4096])
