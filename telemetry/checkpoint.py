@@ -74,8 +74,8 @@ class Checkpoint:
             self.num_failures += 1
             if self.num_failures == 1:
                 logger.warning(
-                    "the checkpoint %s was not saved: %s; the next try is in a second, later failures are counted "
-                    "only",
+                    "the checkpoint %s was not saved: %s; the next try is within seconds, later failures are "
+                    "counted only",
                     self._paths[0],
                     error.strerror or error,
                 )

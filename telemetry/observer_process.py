@@ -155,10 +155,11 @@ def _connect(service: ObserverService, checkpoint: Checkpoint, resumed: Resumed 
 
     def save() -> None:
         cursors = tail.cursors()
-        checkpoint.save(cursors, time.monotonic_ns())
+        is_saved = checkpoint.save(cursors, time.monotonic_ns())
         service.observer.cost.num_failed_saves = checkpoint.num_failures
-        saved.clear()
-        saved.update((each.generation, each.position) for each in cursors)
+        if is_saved:
+            saved.clear()
+            saved.update((each.generation, each.position) for each in cursors)
 
     def num_unsaved_bytes() -> int:
         return max((each.position - saved.get(each.generation, 0) for each in tail.cursors()), default=0)

@@ -53,7 +53,7 @@ def live_router(context: InspectContext) -> Router:
     async def version() -> Reply:
         return Answer({"version": context.config.version, "run": observer.run, "is_live": observer.is_live})
 
-    @router.get("/inspect/events", summary="Server-sent events: `state` twice a second, `steps` as they end")
+    @router.get("/inspect/events", summary="Server-sent events: `state` and the `steps` that ended, once a second")
     async def events() -> ASGIApp:
         if context.hub.is_full:
             raise InspectError(f"{len(context.hub.clients)} clients listen already, which is the limit", 503)

@@ -110,6 +110,19 @@ def test_bytes_read_since_the_last_checkpoint_are_counted(
     assert service.num_unsaved_bytes() > 0
 
 
+def test_bytes_of_a_checkpoint_that_was_not_saved_stay_unsaved(
+    run: ScriptedRun, opened: Opened, tmp_path: Path
+) -> None:
+    service = opened()
+    num_unsaved = service.num_unsaved_bytes()
+    (tmp_path / CHECKPOINT_NAME).mkdir()
+    service.save()
+    assert service.num_unsaved_bytes() == num_unsaved > 0
+    (tmp_path / CHECKPOINT_NAME).rmdir()
+    service.save()
+    assert service.num_unsaved_bytes() == 0
+
+
 def test_a_second_service_goes_on_where_the_first_was(run: ScriptedRun, opened: Opened, tmp_path: Path) -> None:
     run.serve("before")
     run.submit("open")
