@@ -139,7 +139,7 @@ def _rank_times(step: StepFacts, index: int) -> list[int]:
 class NewSteps(BaseView):
     """Steps that closed since they were taken last, for listeners; the oldest go when nobody takes them."""
 
-    def __init__(self, capacity: int = 512) -> None:
+    def __init__(self, capacity: int = 1024) -> None:
         self._steps: deque[StepFacts] = deque(maxlen=capacity)
         self.num_skipped = 0
 
