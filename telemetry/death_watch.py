@@ -127,7 +127,8 @@ class DeathWatch:
             return
         watched.membership, watched.read_at = membership, now
         memory = self._memory.read(header.pid)
-        if memory is not None:
+        # A process that is ending has given its memory back before its files: what it had is what counts.
+        if memory is not None and (memory.resident_bytes or watched.memory is None):
             watched.memory = memory
             if watched.oom_baseline[0] != memory.group:
                 watched.oom_baseline = (memory.group, memory.num_oom_kills)
