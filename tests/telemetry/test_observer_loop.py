@@ -89,45 +89,39 @@ class Heard:
         self.num_left -= 1
 
 
-def test_who_listens_is_told_in_rounds_of_their_own_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observer_loop, "ROUND_SECONDS", 1000.0)
-    monkeypatch.setattr(observer_loop, "HEARD_ROUND_SECONDS", 0.001)
-    streams, observer = Heard(5), Drained()
+def run_until_unheard(observer: Drained, streams: Heard, num_later: int = 0) -> None:
+    """Run a loop until nobody listens; `num_later` is for how many rounds somebody does who comes in a pause."""
     loop = ObserverLoop(observer, lambda now: None)
     loop.streams = streams
 
     async def scenario() -> None:
         async with asyncio.timeout(20):
             running = asyncio.create_task(loop.run())
+            if num_later:
+                while not observer.num_drained:
+                    await asyncio.sleep(0.001)
+                streams.num_left = num_later
+                loop.wake()
             while streams.is_heard:
                 await asyncio.sleep(0.001)
             loop.end()
             await running
 
     asyncio.run(scenario())
+
+
+def test_who_listens_is_told_in_rounds_of_their_own_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer_loop, "ROUND_SECONDS", 1000.0)
+    monkeypatch.setattr(observer_loop, "HEARD_ROUND_SECONDS", 0.001)
+    observer = Drained()
+    run_until_unheard(observer, Heard(5))
     assert observer.num_drained in (6, 7)  # five that were told, one unheard (or none), one after the order to end
 
 
 def test_who_begins_to_listen_does_not_wait_for_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer_loop, "ROUND_SECONDS", 1000.0)
     monkeypatch.setattr(observer_loop, "HEARD_ROUND_SECONDS", 0.001)
-    streams, observer = Heard(0), Drained()
-    loop = ObserverLoop(observer, lambda now: None)
-    loop.streams = streams
-
-    async def scenario() -> None:
-        async with asyncio.timeout(20):
-            running = asyncio.create_task(loop.run())
-            while not observer.num_drained:
-                await asyncio.sleep(0.001)
-            streams.num_left = 3
-            loop.wake()
-            while streams.is_heard:
-                await asyncio.sleep(0.001)
-            loop.end()
-            await running
-
-    asyncio.run(scenario())
+    run_until_unheard(Drained(), Heard(0), num_later=3)
 
 
 def test_a_backlog_is_no_reason_to_tell_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
