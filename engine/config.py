@@ -143,7 +143,7 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 2048
     enable_chunked_prefill: bool = True
     max_num_mixed_prefill_tokens: int | None = None
-    mixed_prefill_tokens_a_decode: int = 0
+    mixed_prefill_tokens_a_decode: float = 0
     policy: Literal["fcfs", "priority"] = "fcfs"
     stream_interval: int = 1
     max_num_queued_reqs: int | None = None

@@ -187,7 +187,7 @@ ENGINE_FLAGS = (
     Flag("max_num_mixed_prefill_tokens", "Scheduler",
          "Most prompt tokens of a step in which others decode, unless more sequences begin than decode: fewer "
          "keep the time between two tokens short, more the time to the first.", parse=human_size, metavar="TOKENS",
-         default_text="as many as fit; on a CPU 24, or 2 for each that decodes"),
+         default_text="as many as fit; on a CPU 24, or 3 for each two that decode"),
     Flag("scheduling_policy", "Scheduler", "First come first served, or by the request's priority.",
          choices=("fcfs", "priority")),
     Flag("async_scheduling", "Scheduler",

@@ -36,7 +36,7 @@ class SchedulerLimits(NamedTuple):
     enable_chunked_prefill: bool
     is_priority_policy: bool
     max_num_mixed_prefill_tokens: int
-    mixed_prefill_tokens_a_decode: int
+    mixed_prefill_tokens_a_decode: float
     num_steps_in_flight: int = 1
     is_ahead: bool = False
 

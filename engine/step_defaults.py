@@ -7,7 +7,7 @@ from vllm_obs.engine.errors import ConfigError
 
 DEFAULT_MAX_NUM_SEQS: dict[Device, int] = {"cpu": 64, "cuda": 256}
 DEFAULT_MAX_NUM_BATCHED_TOKENS: dict[Device, int] = {"cpu": 256, "cuda": 2048}
-DEFAULT_MIXED_PREFILL_TOKENS: dict[Device, tuple[int | None, int]] = {"cpu": (24, 2), "cuda": (None, 0)}
+DEFAULT_MIXED_PREFILL_TOKENS: dict[Device, tuple[int | None, float]] = {"cpu": (24, 1.5), "cuda": (None, 0)}
 """In one step, and for each that decodes if that is more."""
 
 
@@ -40,7 +40,7 @@ def step_limits(asked: AskedSteps, device: Device, max_model_len: int) -> tuple[
     return num_seqs, num_tokens
 
 
-def mixed_prefill_tokens(asked: int | None, device: Device) -> tuple[int | None, int]:
+def mixed_prefill_tokens(asked: int | None, device: Device) -> tuple[int | None, float]:
     """Tokens of prompts in a step in which others decode: how many, and for each of those if that is more."""
     return DEFAULT_MIXED_PREFILL_TOKENS[device] if asked is None else (asked, 0)
 

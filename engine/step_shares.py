@@ -15,7 +15,7 @@ def prefill_share(state: SchedulerState) -> int:
         return limits.max_num_batched_tokens
     num_to_admit = min(len(state.waiting), limits.max_num_seqs - num_running)
     num_beginning = num_to_admit + num_running - num_decoding
-    num_grown = limits.mixed_prefill_tokens_a_decode * num_decoding // limits.num_steps_in_flight
+    num_grown = int(limits.mixed_prefill_tokens_a_decode * num_decoding / limits.num_steps_in_flight)
     share = max(limits.max_num_mixed_prefill_tokens, num_grown)
     return min(limits.max_num_batched_tokens, share * max(1, -(-num_beginning // num_decoding)))
 

@@ -55,7 +55,8 @@ class StepPrograms:
         pieces = attention_pieces(step.batch, self._piece_form)
         attend = self._calls.attending(step, room, rotations)
         set_step(attend, step, pieces)
-        calls = np.concatenate((attend, self._calls.finishing(residual, room)), 1)
+        self._calls.asks.set_step(step.batch)
+        calls = np.concatenate((attend, self._calls.finishing(residual, room, step.caches)), 1)
         if final_norm is None:
             self._run_layers(calls, _Run(residual, room, num_threads), step.on_layer)
             return residual
@@ -69,7 +70,7 @@ class StepPrograms:
         residual, room.attended = residual.index_select(0, chosen), room.attended.index_select(0, chosen)
         if len(residual):
             rest = _Run(residual, room, num_threads, self._calls.final(residual))
-            self._run_layers(self._calls.finishing(residual, room)[last:], rest)
+            self._run_layers(self._calls.finishing(residual, room, step.caches)[last:], rest)
         return residual
 
     def _run_few(self, step: StepTensors, rotations: torch.Tensor, num_threads: int) -> torch.Tensor:
@@ -81,6 +82,7 @@ class StepPrograms:
         calls = kept.calls.copy()
         layers = calls[:-1].reshape(len(self._layers), -1, RECORD_FIELDS)
         set_step(layers[:, : self._calls.num_attend], step, pieces)
+        self._calls.asks.set_step(step.batch)
         self._kernels.run(calls, num_threads)
         for _ in self._layers:
             step.on_layer()
@@ -89,7 +91,8 @@ class StepPrograms:
     def _keep(self, step: StepTensors, rotations: torch.Tensor) -> "_Kept":
         own = replace(step, residual=torch.empty_like(step.residual))
         room = self._room(own.residual)
-        attend, finish = self._calls.attending(own, room, rotations), self._calls.finishing(own.residual, room)
+        attend = self._calls.attending(own, room, rotations)
+        finish = self._calls.finishing(own.residual, room, step.caches)
         layers = np.concatenate((attend, finish), 1)
         calls = np.concatenate((layers.reshape(-1, RECORD_FIELDS), self._calls.final(own.residual)))
         return _Kept(step.caches, rotations, own.residual, room, calls)

@@ -5,11 +5,12 @@ import torch
 
 from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
 from vllm_obs.engine.kernels.cpu.linear_finish import Finish
-from vllm_obs.engine.kernels.cpu.program import LABEL_FIELD, Kernel, Records, record
+from vllm_obs.engine.kernels.cpu.program import ASKED_FIELD, LABEL_FIELD, Kernel, Records, record
 from vllm_obs.engine.model.attention_pieces import Pieces
 from vllm_obs.engine.model.compiled_layer import CompiledLayer, CompiledLayers
 from vllm_obs.engine.model.linear_calls import linear_call, set_linear
 from vllm_obs.engine.model.operator_label import Operator, label
+from vllm_obs.engine.model.step_asks import StepAsks
 from vllm_obs.engine.model.step_tensors import StepRoom, StepTensors
 
 _PLAIN_ATTEND_OPERATORS = (Operator.NORM_INPUT, Operator.LINEAR_QKV, Operator.ROTATE, Operator.ATTENTION)
@@ -34,6 +35,9 @@ class LayerCalls:
         self._shape = shape
         self._final_norm = compiled.final_norm
         self._is_shared = compiled.peers is not None
+        self._windows = [layer.window for layer in layers]
+        self.asks = StepAsks(layers[0], shape)
+        """What products ask for; `set_step` says it anew."""
         self._eps = int(np.float32(compiled.eps).view(np.int32))
         self._has_head_norm = layers[0].query_norm is not None
         self._attend_template = np.stack([self._attend_calls(layer) for layer in layers])
@@ -67,9 +71,10 @@ class LayerCalls:
         rotate[:, 5], rotate[:, 7] = caches, num_tokens
         attend[:, 1:3], attend[:, 3] = (qkv, qkv_stride), caches
         attend[:, 8:10] = room.attended.data_ptr(), 4 * room.attended.shape[1]
+        self._set_asks(calls[:, 1], "qkv", caches)
         return calls
 
-    def finishing(self, residual: torch.Tensor, room: StepRoom) -> Records:
+    def finishing(self, residual: torch.Tensor, room: StepRoom, caches: list[torch.Tensor]) -> Records:
         """The rest of all layers, likewise."""
         calls = self._finish_template.copy()
         target = residual if room.partial is None else room.partial
@@ -78,7 +83,16 @@ class LayerCalls:
         set_linear(calls[:, 2], room.normed, room.gated, room.codes)
         set_linear(calls[:, 3], room.gated, target, room.codes)
         calls[:, 2:, 7] = len(residual)  # the room may be for more rows
+        next_caches = [cache.data_ptr() for cache in caches[1:]]
+        for number, name in ((0, "output"), (2, "gate_up"), (3, "down")):
+            self._set_asks(calls[:-1, number], name, next_caches)
         return calls
+
+    def _set_asks(self, calls: Records, name: str, caches: list[int]) -> None:
+        """Products before the attention that reads these caches; of keys in a window there are few."""
+        windows = self._windows[len(self._windows) - len(caches) :]
+        calls[:, ASKED_FIELD] = [0 if window else self.asks.address(name) for window in windows]
+        calls[:, ASKED_FIELD + 1] = caches
 
     def final(self, residual: torch.Tensor) -> Records:
         """The norm after the last layer."""

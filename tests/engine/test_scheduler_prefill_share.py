@@ -10,7 +10,7 @@ from vllm_obs.engine.scheduler_state import SchedulerLimits
 PROMPT = list(range(100, 112))
 
 
-def driver_with(num_decoding: int, **limits: int) -> SchedulerDriver:
+def driver_with(num_decoding: int, **limits: float) -> SchedulerDriver:
     """A budget of 16 tokens, a share of 4, and so many sequences that decode."""
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 16, "max_num_mixed_prefill_tokens": 4, **limits}
     driver = SchedulerDriver(num_blocks=64, config=tiny_config(**settings))
@@ -120,7 +120,10 @@ def test_a_chunk_of_one_token_uses_up_the_share_as_well() -> None:
 
 
 def test_a_share_may_grow_with_those_who_decode() -> None:
-    driver = driver_with(num_decoding=3, mixed_prefill_tokens_a_decode=2)
+    driver = driver_with(num_decoding=3, mixed_prefill_tokens_a_decode=1.5)
     driver.add("a", PROMPT)
+    assert [scheduled(driver) for _ in range(2)] == [{"a": 4}, {"a": 4}]
 
-    assert [scheduled(driver) for _ in range(2)] == [{"a": 6}, {"a": 6}]
+    driver = driver_with(num_decoding=5, mixed_prefill_tokens_a_decode=1.5)
+    driver.add("a", PROMPT)
+    assert [scheduled(driver) for _ in range(2)] == [{"a": 7}, {"a": 5}]

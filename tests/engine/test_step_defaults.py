@@ -23,7 +23,7 @@ def test_step_limits_fit_each_other(kwargs: dict[str, object], device: str, limi
 
 
 def test_who_asks_for_tokens_of_prompts_among_decodes_gets_as_many() -> None:
-    assert [mixed_prefill_tokens(asked, "cpu") for asked in (None, 64)] == [(24, 2), (64, 0)]
+    assert [mixed_prefill_tokens(asked, "cpu") for asked in (None, 64)] == [(24, 1.5), (64, 0)]
     assert [mixed_prefill_tokens(asked, "cuda") for asked in (None, 64)] == [(None, 0), (64, 0)]
 
 

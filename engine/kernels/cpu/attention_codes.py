@@ -3,11 +3,14 @@
 Scores are summed by pairs of features, values by pairs of keys: exactly, and scaled once for a portion of keys.
 """
 
+import math
+
 from llvmlite import ir
 
 from vllm_obs.engine.kernels.cpu.attention_keys import KEY_VECTORS, Keys, KeyTaker
 from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
 from vllm_obs.engine.kernels.cpu.emit import F32, I16, I32, Emitter, Value
+from vllm_obs.engine.kernels.cpu.exponential import exp2_of_codes
 from vllm_obs.engine.kernels.cpu.head_codes import (
     HIGHEST_SHARE,
     MOST_KEYS,
@@ -36,7 +39,7 @@ def query_code_bytes(shape: CacheShape) -> int:
 
 def write_query_codes(emit: Emitter, shape: CacheShape, query: Value, room: Value) -> None:
     """The heads of a query that share a key head, as codes whose unit includes what scores are scaled by."""
-    scale = ir.Constant(F32, shape.head_dim**-0.5)
+    scale = ir.Constant(F32, math.log2(math.e) * shape.head_dim**-0.5)
     for head in range(shape.num_sharing):
         begin = 4 * shape.head_dim * head
         parts = range(begin, begin + 4 * shape.head_dim, 4 * emit.num_lanes)
@@ -54,6 +57,10 @@ class CodeTaker(KeyTaker):
 
     def _head_bytes(self) -> int:
         return query_code_bytes(self.shape)
+
+    def _power(self, scores: Value) -> Value:
+        """Scores are powers of two: that is in the queries' units."""
+        return exp2_of_codes(self.emit, scores)
 
     def _prepare(self, machine: Machine) -> None:
         emit = self.emit

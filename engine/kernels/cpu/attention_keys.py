@@ -18,8 +18,8 @@ _FEATURES_A_TURN = 4
 KEY_VECTORS = 2
 """Vectors of keys that are taken in together: what is waited for in one is computed in the other."""
 _LEEWAY = 8.0
-"""A row's scores may be so much above what its shares are relative to before that is raised: e⁸ loses nothing in
-float32, and what was summed is hardly ever scaled down.
+"""A row's scores may be so much above what its shares are relative to before that is raised: e⁸, or 2⁸, loses
+nothing in float32, and what was summed is hardly ever scaled down.
 """
 
 
@@ -104,6 +104,10 @@ class KeyTaker:
         """From one head of a query to the next."""
         return 4 * self.shape.head_dim
 
+    def _power(self, scores: Value) -> Value:
+        """What a score, less that which shares are relative to, makes a share."""
+        return exp_of_moderate(self.emit, scores)
+
     def _prepare(self, machine: Machine) -> None:
         """Take what room is needed besides."""
 
@@ -124,12 +128,33 @@ class KeyTaker:
         places = [self._block(emit.minimum(key, self.last_vector)) for key in numbers]
         next_blocks = self._next_blocks(emit.add(first_key, lanes * KEY_VECTORS)) if self.is_asking else []
         keys = Keys(numbers, [block for block, _ in places], [offset for _, offset in places], next_blocks)
-        scores = self._scores(keys)
-        masked = [
-            [self._masked(score, row, key) for score, key in zip(vectors, numbers, strict=True)]
-            for row, vectors in enumerate(scores)
-        ]
-        return self._take_values(keys, self._weigh(masked, keys, sums))
+        scores = self._seen(self._scores(keys), first_key, numbers)
+        return self._take_values(keys, self._weigh(scores, keys, sums))
+
+    def _seen(self, scores: list[list[Value]], first_key: Value, numbers: list[Value]) -> list[list[Value]]:
+        """Scores of keys that their row may look at, minus infinity of others: mostly there are none."""
+
+        def masked() -> list[Value]:
+            return [
+                self._masked(score, row, key)
+                for row, vectors in enumerate(scores)
+                for score, key in zip(vectors, numbers, strict=True)
+            ]
+
+        flat = [score for vectors in scores for score in vectors]
+        seen = self.emit.changed_where(self._is_masked(first_key), masked, flat)
+        return [seen[place : place + KEY_VECTORS] for place in range(0, len(seen), KEY_VECTORS)]
+
+    def _is_masked(self, first_key: Value) -> Value:
+        """Whether a row may not look at all of the keys from that one on."""
+        emit, build = self.emit, self.emit.build
+        lowest = highest = self.positions[0]
+        for position in self.positions[1:]:
+            lowest, highest = emit.minimum(lowest, position), emit.maximum(highest, position)
+        is_newer = build.icmp_signed(">", emit.add(first_key, KEY_VECTORS * emit.num_lanes - 1), lowest)
+        is_windowed = build.icmp_signed(">", self.window, emit.number(0))
+        is_older = build.icmp_signed("<=", first_key, build.sub(highest, self.window))
+        return build.or_(is_newer, build.and_(is_windowed, is_older))
 
     def _block(self, key: Value) -> tuple[Value, Value]:
         """Where the keys of a key's block begin, and the key's number in it."""
@@ -210,7 +235,7 @@ class KeyTaker:
             self._ask_between(keys, number)
             highest, weight = row.load_highest(), row.load_weight()
             for vector, score in enumerate(vectors):
-                share = exp_of_moderate(emit, build.fsub(score, highest))
+                share = self._power(build.fsub(score, highest))
                 emit.store(share, self.shares, (number * KEY_VECTORS + vector) * self.vector_bytes)
                 weight = build.fadd(weight, share)
             row.store_weight(weight)
@@ -227,7 +252,7 @@ class KeyTaker:
             top, before = emit.splat(emit.largest(top)), row.load_highest()
             is_far = build.fcmp_ordered(">", top, build.fadd(before, emit.constant(_LEEWAY)))
             highest = build.select(is_far, top, before)
-            factor = exp_of_moderate(emit, build.fsub(before, highest))
+            factor = self._power(build.fsub(before, highest))
             row.store_highest(highest)
             row.store_weight(build.fmul(row.load_weight(), factor))
             own = range(number * num_parts, (number + 1) * num_parts)

@@ -11,6 +11,8 @@ from llvmlite import ir
 from vllm_obs.engine.kernels.cpu.block_strip import emit_block_strip, most_strip_rows
 from vllm_obs.engine.kernels.cpu.block_tile import emit_block_tile, most_rows
 from vllm_obs.engine.kernels.cpu.block_unpack import Unpacking
+from vllm_obs.engine.kernels.cpu.cache_asks import CacheAsks
+from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
 from vllm_obs.engine.kernels.cpu.emit import POINTER, Emitter, Value
 from vllm_obs.engine.kernels.cpu.jit import Machine
 from vllm_obs.engine.kernels.cpu.linear_finish import Finished, emit_finish
@@ -27,9 +29,10 @@ from vllm_obs.engine.kernels.cpu.row_codes import (
 )
 from vllm_obs.engine.kernels.cpu.worksharing import barrier, num_threads, share, shares_of, take_each
 
-BLOCK_LINEAR_FIELDS = 12
-"""x, x's row stride, weights, inputs, out, out's row stride, rows, panels, finish, bias, room for rows' codes, and
-the counter that threads take panels from (0 before the call).
+BLOCK_LINEAR_FIELDS = 14
+"""x, x's row stride, weights, inputs, out, out's row stride, rows, panels, finish, bias, room for rows' codes, the
+counter that threads take panels from (0 before the call), and what is asked for meanwhile: an address of
+ASK_FIELDS (see cache_asks), or 0, and that of the cache.
 """
 
 _COUNTER_FIELD = 11
@@ -46,10 +49,10 @@ def code_row_bytes(num_inputs: int) -> int:
     return num_inputs * CODE_BYTES + num_pieces(num_inputs // GROUP_SIZE) * FACTOR_BYTES
 
 
-def emit_block_linear(module: ir.Module, machine: Machine, form: str) -> None:
+def emit_block_linear(module: ir.Module, machine: Machine, shape: CacheShape, form: str) -> None:
     """Define `linear_q4(record)`, or `_q8` or `_int16`: every thread of a parallel region calls it."""
     emit = Emitter(module, f"linear_{form}", [POINTER], machine.num_lanes)
-    product = _BlockProduct(emit, machine, form)
+    product = _BlockProduct(emit, machine, shape, form)
     product.emit_codes()
     barrier(emit)
     product.emit_panels()
@@ -65,20 +68,21 @@ class _Weights(NamedTuple):
 
 
 class _BlockProduct:
-    def __init__(self, emit: Emitter, machine: Machine, form: str) -> None:
+    def __init__(self, emit: Emitter, machine: Machine, shape: CacheShape, form: str) -> None:
         self.emit, self.num_vectors = emit, vectors_a_panel(machine)
         self.panel_bytes = 4 * machine.num_lanes * self.num_vectors
         self.unpacking = Unpacking(emit, self.num_vectors, form)
         self.most = most_rows(machine)
         self.row_codes = emit_row_codes(emit.module, machine)
         numbers, is_read = range(1, self.most + 1), self.unpacking.is_unpacked
-        self.tiles = {rows: emit_block_tile(emit.module, machine, rows, is_read) for rows in numbers}
+        self.tiles = {rows: emit_block_tile(emit.module, machine, shape, rows, is_read) for rows in numbers}
         few = range(1, 1 if is_read else most_strip_rows(machine) + 1)
-        self.strips = {rows: emit_block_strip(emit.module, machine, form, rows) for rows in few}
+        self.strips = {rows: emit_block_strip(emit.module, machine, shape, form, rows) for rows in few}
         self.record = emit.arguments[0]
-        fields = emit.fields(self.record, _COUNTER_FIELD)
+        fields = emit.fields(self.record, BLOCK_LINEAR_FIELDS)
         self.x, self.x_stride, weights, num_inputs, self.out, self.out_stride, self.num_rows = fields[:7]
-        self.num_panels, self.finish, self.bias, room = fields[7:]
+        self.num_panels, self.finish, self.bias, room, _, asked, cache = fields[7:]
+        self.asks = CacheAsks(emit, shape, asked, cache)
         self.weights, self.codes = emit.pointer(weights), emit.pointer(room)
         self.num_groups = emit.build.sdiv(num_inputs, emit.number(GROUP_SIZE))
         self.num_pieces = self._parts_of(self.num_groups, GROUPS_A_PIECE)
@@ -106,11 +110,13 @@ class _BlockProduct:
         num_parts = self._num_parts()
         parts = Rows(emit, emit.number(0), self.num_rows, num_parts)
 
+        num_units = emit.mul(self.num_panels, num_parts)
+
         def one_unit(unit: Value, _: list[Value]) -> None:
             panel, part = sdiv(unit, num_parts), emit.build.srem(unit, num_parts)
+            self.asks.begin(unit, num_units)
             self._one_panel(panel, parts.begin(part), parts.size(part))
 
-        num_units = emit.mul(self.num_panels, num_parts)
         is_few = emit.build.icmp_signed("<", self.num_rows, emit.number(_MANY_ROWS))
         size = emit.build.select(is_few, shares_of(emit, num_units), emit.number(1))
 
@@ -173,7 +179,7 @@ class _BlockProduct:
 
         def one_strip(strip: Value, _: list[Value]) -> None:
             arguments = [codes, factors, self.row_bytes, weights.groups, weights.num_groups, self.sums, strip]
-            self._call(self.strips, self.num_rows, arguments)
+            self._call(self.strips, self.num_rows, [*arguments, self.asks.take()])
 
         emit.loop(0, emit.number(self.num_vectors // VECTORS_A_STRIP), 1, one_strip)
 
@@ -207,6 +213,7 @@ class _BlockProduct:
                 weights.groups,
                 weights.num_groups,
                 sums,
+                self.asks.take(),
             ]
             self._call(self.tiles, rows.size(tile), arguments)
 

@@ -6,6 +6,8 @@ from llvmlite import ir
 
 from vllm_obs.engine.kernels.cpu.block_tile import row_pair, start_tile
 from vllm_obs.engine.kernels.cpu.block_unpack import NUM_WORDS, PAIRS_A_WORD, Unpacking
+from vllm_obs.engine.kernels.cpu.cache_asks import ask_for_group
+from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
 from vllm_obs.engine.kernels.cpu.emit import F32, I64, POINTER, Emitter, Value
 from vllm_obs.engine.kernels.cpu.jit import Machine
 from vllm_obs.engine.kernels.cpu.linear_tile import VECTORS_A_STRIP, vectors_a_panel
@@ -22,26 +24,27 @@ def most_strip_rows(machine: Machine) -> int:
     return min(_MOST_ROWS, (machine.num_registers - _OTHER_REGISTERS) // VECTORS_A_STRIP)
 
 
-def emit_block_strip(module: ir.Module, machine: Machine, form: str, num_rows: int) -> Value:
-    """`block_strip_form_n(codes, factors, row stride, blocks, groups, sums, strip)`: a block tile of one strip.
+def emit_block_strip(module: ir.Module, machine: Machine, shape: CacheShape, form: str, num_rows: int) -> Value:
+    """`block_strip_form_n(codes, factors, row stride, blocks, groups, sums, strip, chunk)`: a tile of one strip.
 
-    blocks: of a piece of the whole panel. sums: float32 (n, panel).
+    blocks: of a piece of the whole panel. sums: float32 (n, panel). chunk: as a block tile has it.
     """
     name = f"block_strip_{form}_{num_rows}"
     known = module.globals.get(name)
     if known is not None:
         return known
-    emit = start_tile(module, machine, name, [POINTER, POINTER, I64, POINTER, I64, POINTER, I64])
-    _Strip(emit, machine, form, num_rows).emit_piece()
+    emit = start_tile(module, machine, name, [POINTER, POINTER, I64, POINTER, I64, POINTER, I64, POINTER])
+    _Strip(emit, machine, shape, form, num_rows).emit_piece()
     return emit.function
 
 
 class _Strip:
-    def __init__(self, emit: Emitter, machine: Machine, form: str, num_rows: int) -> None:
+    def __init__(self, emit: Emitter, machine: Machine, shape: CacheShape, form: str, num_rows: int) -> None:
+        self.shape = shape
         self.emit, self.rows, self.vectors = emit, range(num_rows), range(VECTORS_A_STRIP)
         self.add_pairs = pair_adder(machine)
         self.unpacking = Unpacking(emit, vectors_a_panel(machine), form)
-        codes, factors, stride, self.blocks, self.num_groups, sums, self.strip = emit.arguments
+        codes, factors, stride, self.blocks, self.num_groups, sums, self.strip, self.chunk = emit.arguments
         self.codes = [emit.at(codes, emit.mul(stride, row)) for row in self.rows]
         self.factors = [emit.at(factors, emit.mul(stride, row)) for row in self.rows]
         self.sums = emit.at(sums, emit.mul(self.strip, VECTORS_A_STRIP * self.unpacking.vector_bytes))
@@ -62,6 +65,7 @@ class _Strip:
 
     def _add_group(self, group: Value, products: list[Value]) -> list[Value]:
         emit = self.emit
+        ask_for_group(emit, self.shape, self.chunk, group)
         panel = emit.at(self.blocks, emit.mul(group, self.unpacking.group_bytes))
         self.unpacking.ask_ahead(panel, self.strip, self.unpacking.num_vectors // VECTORS_A_STRIP)
         blocks = self.unpacking.at_strip(panel, self.strip)

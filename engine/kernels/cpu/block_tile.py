@@ -4,6 +4,8 @@ from typing import Any
 
 from llvmlite import ir
 
+from vllm_obs.engine.kernels.cpu.cache_asks import ask_for_group
+from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
 from vllm_obs.engine.kernels.cpu.emit import F32, I16, I32, I64, POINTER, Emitter, Value
 from vllm_obs.engine.kernels.cpu.jit import Machine
 from vllm_obs.engine.kernels.cpu.linear_tile import max_rows_a_tile, vectors_a_panel
@@ -21,11 +23,13 @@ def most_rows(machine: Machine) -> int:
     return max_rows_a_tile(machine, vectors_a_panel(machine))
 
 
-def emit_block_tile(module: ir.Module, machine: Machine, num_rows: int, asks_ahead: bool) -> Value:
-    """`block_tile_n(codes, factors, row stride, weights, groups, sums)`: adds n rows' products of a piece to sums.
+def emit_block_tile(
+    module: ir.Module, machine: Machine, shape: CacheShape, num_rows: int, asks_ahead: bool
+) -> Value:
+    """`block_tile_n(codes, factors, row stride, weights, groups, sums, chunk)`: adds n rows' products to sums.
 
-    codes, factors: as row_codes writes them, of that piece. weights: int16 (groups, pairs, panel, 2). sums:
-    float32 (n, panel).
+    codes, factors: as row_codes writes them, of a piece. weights: int16 (groups, pairs, panel, 2), of that piece.
+    sums: float32 (n, panel). chunk: what of the cache is asked for meanwhile, or null.
 
     Within a piece all is exact. Then sum += factor * product, piece after piece: for each row the same however
     many are computed together. With `asks_ahead` weights come from memory.
@@ -34,8 +38,8 @@ def emit_block_tile(module: ir.Module, machine: Machine, num_rows: int, asks_ahe
     known = module.globals.get(name)
     if known is not None:
         return known
-    emit = start_tile(module, machine, name, [POINTER, POINTER, I64, POINTER, I64, POINTER])
-    _Tile(emit, machine, num_rows, asks_ahead).emit_piece()
+    emit = start_tile(module, machine, name, [POINTER, POINTER, I64, POINTER, I64, POINTER, POINTER])
+    _Tile(emit, machine, shape, num_rows, asks_ahead).emit_piece()
     return emit.function
 
 
@@ -54,14 +58,16 @@ def row_pair(emit: Emitter, codes: Value, pair: int) -> Value:
 
 
 class _Tile:
-    def __init__(self, emit: Emitter, machine: Machine, num_rows: int, asks_ahead: bool) -> None:
-        self.asks_ahead = asks_ahead
+    def __init__(
+        self, emit: Emitter, machine: Machine, shape: CacheShape, num_rows: int, asks_ahead: bool
+    ) -> None:
+        self.shape, self.asks_ahead = shape, asks_ahead
         self.emit, self.rows, self.vectors = emit, range(num_rows), range(vectors_a_panel(machine))
         self.add_pairs = pair_adder(machine)
         self.codes_kind = ir.VectorType(I16, 2 * emit.num_lanes)
         self.vector_bytes = 4 * machine.num_lanes
         self.panel_bytes = self.vector_bytes * len(self.vectors)
-        codes, factors, stride, self.weights, self.num_groups, self.sums = emit.arguments
+        codes, factors, stride, self.weights, self.num_groups, self.sums, self.chunk = emit.arguments
         self.codes = [emit.at(codes, emit.mul(stride, row)) for row in self.rows]
         self.factors = [emit.at(factors, emit.mul(stride, row)) for row in self.rows]
 
@@ -77,6 +83,7 @@ class _Tile:
     def _add_group(self, group: Value, products: list[Value]) -> list[Value]:
         """A group's pairs without a loop: nothing that would have to be counted."""
         emit = self.emit
+        ask_for_group(emit, self.shape, self.chunk, group)
         weights = emit.at(self.weights, emit.mul(group, NUM_PAIRS * self.panel_bytes))
         codes = [emit.at(each, emit.mul(group, GROUP_SIZE * CODE_BYTES)) for each in self.codes]
         for pair in range(NUM_PAIRS):

@@ -38,7 +38,7 @@ def this_machine() -> Machine | None:
     if _openmp() is None:
         return None
     features = llvm.get_host_cpu_features()
-    if features.get("avx512f") and features.get("avx512bw"):
+    if all(features.get(name) for name in ("avx512f", "avx512bw", "avx512dq")):
         return Machine(num_lanes=16, num_registers=32, adds_products=bool(features.get("avx512vnni")))
     if features.get("avx2") and features.get("fma") and features.get("f16c"):
         return Machine(num_lanes=8, num_registers=16)

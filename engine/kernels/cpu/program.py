@@ -18,8 +18,10 @@ from vllm_obs.engine.kernels.cpu.norm import emit_norm
 from vllm_obs.engine.kernels.cpu.rotate import emit_rotate
 from vllm_obs.engine.kernels.cpu.worksharing import barrier, thread
 
-RECORD_FIELDS = 14
+RECORD_FIELDS = 16
 """int64 fields of a call: the kernel's number, then what the kernel itself takes, and last what it is called."""
+ASKED_FIELD = 13
+"""What a product asks for, and behind it the cache: the last fields of its kernel."""
 LABEL_FIELD = RECORD_FIELDS - 1
 """Read by nobody but a watch."""
 
@@ -75,7 +77,10 @@ class Kernels:
         def emit(module: ir.Module) -> None:
             emit_norm(module, machine)
             for form in forms:
-                (emit_block_linear if form in BLOCK_FORMS else emit_linear)(module, machine, form)
+                if form in BLOCK_FORMS:
+                    emit_block_linear(module, machine, shape, form)
+                else:
+                    emit_linear(module, machine, form)
             emit_rotate(module, machine, shape)
             emit_attention(module, machine, shape)
             _emit_program(module, machine, is_watched=False)

@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 
 from vllm_obs.engine.kernels.cpu.block_matrix import FORMS, NUMBERS, BlockMatrix
+from vllm_obs.engine.kernels.cpu.cache_asks import chunks_a_block
 from vllm_obs.engine.kernels.cpu.jit import Machine
 from vllm_obs.engine.kernels.cpu.linear import paired_order
 from vllm_obs.engine.kernels.cpu.linear_finish import Finish
-from vllm_obs.engine.kernels.cpu.program import Kernels
+from vllm_obs.engine.kernels.cpu.program import ASKED_FIELD, Kernels
 from vllm_obs.engine.kernels.cpu.row_codes import LONGEST, PIECE_SIZE
 from vllm_obs.engine.model.linear_calls import code_bytes, linear_call, multiply, room_for_codes, set_linear
 
@@ -158,3 +159,18 @@ def test_rows_of_nothing_give_nothing(kernels: Kernels, type_name: str) -> None:
     x = torch.zeros(2, IN)
     x[1] = 1e-38
     assert (multiply(kernels, x, matrix, 2).abs() < 1e-30).all()
+
+
+@pytest.mark.parametrize("num_rows", ROWS)
+def test_what_is_asked_for_meanwhile_changes_nothing(kernels: Kernels, type_name: str, num_rows: int) -> None:
+    (raw, _), x = blocks(192, type_name), torch.randn(num_rows, IN)
+    matrix = packed(raw, type_name, kernels.machine)
+    cache = torch.zeros(5, kernels.shape.block_bytes, dtype=torch.uint8)
+    numbers = torch.tensor([3, 0, 4])
+    asked = torch.tensor([numbers.data_ptr(), 1, len(numbers) * chunks_a_block(kernels.shape)])
+    call, out = linear_call(matrix, Finish.STORE, 0)[None], torch.empty(num_rows, matrix.padded_outputs)
+    room = room_for_codes(num_rows, code_bytes(matrix))
+    set_linear(call, x, out, room)
+    call[:, ASKED_FIELD : ASKED_FIELD + 2] = asked.data_ptr(), cache.data_ptr()
+    kernels.run(call, 2)
+    assert torch.equal(out[:, :192], multiply(kernels, x, matrix, 2))
