@@ -16,7 +16,10 @@ from vllm_obs.engine.model.peers import Peers
 from vllm_obs.engine.model.step_tensors import StepRoom, StepTensors
 
 _FEW_TOKENS = 64
-"""Up to so many a step is one program, and of its layers is told in the end: it takes tens of milliseconds."""
+_LITTLE_WORK = 10 << 30
+"""Up to so many, or while tokens times bytes of weights are no more, a step is one program, and of its layers is told
+in the end: it takes tens of milliseconds. Threads that go back to sleep between layers cost as much as a small one.
+"""
 
 
 class StepPrograms:
@@ -31,16 +34,11 @@ class StepPrograms:
         self._peers = compiled.peers
         self._piece_form = piece_form(kernels.machine, kernels.shape)
         self._code_bytes = max(code_bytes(each.qkv, each.output, each.gate_up, each.down) for each in layers)
-        self._kept: _Kept | None = None
-
-    @property
-    def weight_bytes(self) -> int:
-        """What a step reads of the layers' matrices."""
-        return sum(
-            matrix.num_bytes
-            for layer in self._layers
-            for matrix in (layer.qkv, layer.output, layer.gate_up, layer.down)
+        self.weight_bytes = sum(
+            matrix.num_bytes for each in layers for matrix in (each.qkv, each.output, each.gate_up, each.down)
         )
+        """What a step reads of the layers' matrices."""
+        self._kept: _Kept | None = None
 
     def run(self, step: StepTensors, rotations: torch.Tensor, num_threads: int) -> torch.Tensor:
         """Normed hidden states at the step's logits indices; all states, as they are, of a stage before the last.
@@ -108,8 +106,8 @@ class StepPrograms:
                 on_layer()
             self._kernels.run(run.after, run.num_threads)
             return
-        if len(run.residual) <= _FEW_TOKENS:
-            # Threads that go back to sleep between layers cost as much as a small layer.
+        num_tokens = len(run.residual)
+        if num_tokens <= _FEW_TOKENS or num_tokens * self.weight_bytes <= _LITTLE_WORK:
             self._kernels.run(np.concatenate((calls.reshape(-1, calls.shape[2]), run.after)), run.num_threads)
             for _ in calls:
                 on_layer()

@@ -10,7 +10,7 @@ from vllm_obs.engine.kernels.cpu.cache_asks import ASK_FIELDS, chunks_a_block
 from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
 from vllm_obs.engine.model.compiled_layer import CompiledLayer
 
-_CACHE_SHARE = 4
+_CACHE_SHARE = 2
 """What is asked for takes one part in so many of the machine's last cache at most: others have theirs in it."""
 _FEWEST_TOKENS = 8
 """Products of fewer rows wait for their weights."""
@@ -46,10 +46,15 @@ class StepAsks:
         self._table[:, 1], self._table[:, 2] = ends[:-1], ends[1:]
 
     def _blocks(self, batch: AttentionBatch) -> npt.NDArray[np.int64]:
-        counts = -(-np.array(batch.seq_lens, np.int64) // self._shape.block_size)
+        ends = -(-np.array(batch.seq_lens, np.int64) // self._shape.block_size)
         tables = batch.block_tables.numpy()
-        held = tables[np.arange(tables.shape[1]) < counts[:, None]]
-        return np.unique(held)[: self._most_blocks]
+        held = np.unique(tables[np.arange(tables.shape[1]) < ends[:, None]])
+        if len(held) <= self._most_blocks:
+            return held
+        # A row's last block is not only read: what is written to it would be waited for.
+        newest = np.unique(tables[np.arange(len(ends)), ends - 1])
+        others = np.setdiff1d(held, newest, assume_unique=True)
+        return np.concatenate((newest, others))[: self._most_blocks]
 
 
 def _last_cache_bytes() -> int:

@@ -72,7 +72,7 @@ def test_for_few_tokens_nothing_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("size", "num_bytes"), [("64K", 64 << 10), ("", 16 << 20), ("a lot", 16 << 20)])
-def test_no_more_than_a_quarter_of_the_last_cache_is_asked_for(
+def test_no_more_than_half_of_the_last_cache_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: str, num_bytes: int
 ) -> None:
     known = tmp_path / "size"
@@ -81,4 +81,16 @@ def test_no_more_than_a_quarter_of_the_last_cache_is_asked_for(
     asks = StepAsks(LAYER, SHAPE)
     tables = [list(range(100 * row, 100 * (row + 1))) for row in range(40)]
     asks.set_step(batch(tables, [1600] * 40, [1] * 40))
-    assert num_chunks(asks) == num_bytes // 4 // SHAPE.block_bytes * chunks_a_block(SHAPE)
+    assert num_chunks(asks) == num_bytes // 2 // SHAPE.block_bytes * chunks_a_block(SHAPE)
+
+
+def test_the_blocks_that_rows_write_to_come_first_where_not_all_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known = tmp_path / "size"
+    known.write_text(f"{2 * 12 * SHAPE.block_bytes // 1024 + 1}K", "utf-8")
+    monkeypatch.setattr(step_asks, "_LAST_CACHE", known)
+    asks = StepAsks(LAYER, SHAPE)
+    asks.set_step(batch([[row, 100 + row, 200 + row] for row in range(10)], [33] * 10, [1] * 10))
+    numbers, _, _ = (ctypes.c_int64 * ASK_FIELDS).from_address(asks.address("output"))
+    assert list((ctypes.c_int64 * 12).from_address(numbers)) == [*range(200, 210), 0, 1]
