@@ -17,8 +17,8 @@ from vllm_obs.engine.model.step_tensors import StepRoom, StepTensors
 
 _FEW_TOKENS = 64
 _LITTLE_WORK = 10 << 30
-"""Up to so many, or while tokens times bytes of weights are no more, a step is one program, and of its layers is told
-in the end: it takes tens of milliseconds. Threads that go back to sleep between layers cost as much as a small one.
+"""Up to so many, or while tokens times bytes of weights are no more, a step is one program, and of its layers is
+told in the end: it takes tens of milliseconds. Threads that sleep between layers cost as much as a small layer.
 """
 
 
