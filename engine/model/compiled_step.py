@@ -53,7 +53,7 @@ class StepPrograms:
         pieces = attention_pieces(step.batch, self._piece_form)
         attend = self._calls.attending(step, room, rotations)
         set_step(attend, step, pieces)
-        self._calls.asks.set_step(step.batch)
+        self._ask(step)
         calls = np.concatenate((attend, self._calls.finishing(residual, room, step.caches)), 1)
         if final_norm is None:
             self._run_layers(calls, _Run(residual, room, num_threads), step.on_layer)
@@ -80,11 +80,15 @@ class StepPrograms:
         calls = kept.calls.copy()
         layers = calls[:-1].reshape(len(self._layers), -1, RECORD_FIELDS)
         set_step(layers[:, : self._calls.num_attend], step, pieces)
-        self._calls.asks.set_step(step.batch)
+        self._ask(step)
         self._kernels.run(calls, num_threads)
         for _ in self._layers:
             step.on_layer()
         return kept.residual.clone()  # the next step is computed in the same place
+
+    def _ask(self, step: StepTensors) -> None:
+        if self._calls.is_asking:
+            self._calls.asks.set_step(step.batch)
 
     def _keep(self, step: StepTensors, rotations: torch.Tensor) -> "_Kept":
         own = replace(step, residual=torch.empty_like(step.residual))

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from vllm_obs.engine.kernels.cpu.block_matrix import BlockMatrix
 from vllm_obs.engine.kernels.cpu.cache_shape import CacheShape
 from vllm_obs.engine.kernels.cpu.linear_finish import Finish
 from vllm_obs.engine.kernels.cpu.program import ASKED_FIELD, LABEL_FIELD, Kernel, Records, record
@@ -37,7 +38,8 @@ class LayerCalls:
         self._is_shared = compiled.peers is not None
         self._windows = [layer.window for layer in layers]
         self.asks = StepAsks(layers[0], shape)
-        """What products ask for; `set_step` says it anew."""
+        """What products ask for; `set_step` says it anew, where `is_asking`."""
+        self.is_asking = any(not each.window and isinstance(each.gate_up, BlockMatrix) for each in layers)
         self._eps = int(np.float32(compiled.eps).view(np.int32))
         self._has_head_norm = layers[0].query_norm is not None
         self._attend_template = np.stack([self._attend_calls(layer) for layer in layers])

@@ -166,13 +166,18 @@ class CodeTaker(KeyTaker):
         return scales
 
     def _weigh_scales(self, scales: list[Value]) -> list[Value]:
-        """Multiply shares by their values' scales; the bits of each row's largest product, lane by lane."""
+        """Multiply shares by their values' scales; the bits of each row's largest product, lane by lane.
+
+        No share is nothing, also of a value that is no number: its key may be one that the row does not see.
+        """
         emit, build, tops = self.emit, self.emit.build, []
         for row in range(len(self.rows)):
             top = build.bitcast(emit.constant(SMALLEST), emit.integers)
             for vector, scale in enumerate(scales):
                 place = (row * KEY_VECTORS + vector) * self.vector_bytes
-                product = build.fmul(emit.load(self.shares, place, emit.vector), scale)
+                share = emit.load(self.shares, place, emit.vector)
+                is_any = build.fcmp_unordered("!=", share, emit.zeros)
+                product = build.select(is_any, build.fmul(share, scale), emit.zeros)
                 emit.store(product, self.shares, place)
                 top = larger_magnitude(emit, top, build.bitcast(product, emit.integers))
             tops.append(top)

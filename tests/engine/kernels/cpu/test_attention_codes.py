@@ -111,3 +111,16 @@ def test_only_float32_stays_as_it_is(stored: str, form: str) -> None:
 
 def test_without_vnni_numbers_stay_floats() -> None:
     assert cache_form("float16", MACHINES["avx512"]) == "float16"
+
+
+@pytest.mark.parametrize(("broken", "chunks"), [(5, [20]), (17, [2, 18]), (17, [20]), (40, [3, 60])])
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_what_is_no_number_does_not_reach_those_before_it(
+    kernels: Kernels, broken: int, chunks: list[int], number: float
+) -> None:
+    qkv = heads(kernels)[: sum(chunks)]
+    whole, _ = attended(kernels, qkv, chunks)
+    qkv[broken, -kernels.shape.num_kv_heads :] = number
+    found, _ = attended(kernels, qkv, chunks)
+    assert torch.equal(found[:broken], whole[:broken])
+    assert not found[broken:].isfinite().any()
