@@ -1,6 +1,7 @@
 """The kernel calls of layers: a template made at load, completed with a step's addresses and counts."""
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from vllm_obs.engine.kernels.cpu.block_matrix import BlockMatrix
@@ -24,6 +25,8 @@ _FINISH_OPERATORS = (
     Operator.LINEAR_DOWN,
 )
 """What the calls of a layer are called, in their order."""
+_FINISH_ASKS = ((0, "output"), (2, "gate_up"), (3, "down"))
+"""Which of them are products, by what StepAsks calls them."""
 NUM_FINISH_CALLS = len(_FINISH_OPERATORS)
 """Shards are summed after the first and after the last of them."""
 
@@ -36,7 +39,6 @@ class LayerCalls:
         self._shape = shape
         self._final_norm = compiled.final_norm
         self._is_shared = compiled.peers is not None
-        self._windows = [layer.window for layer in layers]
         self.asks = StepAsks(layers[0], shape)
         """What products ask for; `set_step` says it anew, where `is_asking`."""
         self.is_asking = any(not each.window and isinstance(each.gate_up, BlockMatrix) for each in layers)
@@ -51,6 +53,10 @@ class LayerCalls:
             for number in range(len(layers)):
                 labels = [label(operator, compiled.first + number) for operator in operators]
                 template[number, :, LABEL_FIELD] = labels
+        windows = np.array([layer.window for layer in layers])
+        self._set_asks(self._attend_template[:, 1], "qkv", windows)
+        for number, name in _FINISH_ASKS:
+            self._set_asks(self._finish_template[:-1, number], name, windows[1:])
         self.num_attend = self._attend_template.shape[1]
         """How many calls a layer's first part is."""
 
@@ -73,7 +79,7 @@ class LayerCalls:
         rotate[:, 5], rotate[:, 7] = caches, num_tokens
         attend[:, 1:3], attend[:, 3] = (qkv, qkv_stride), caches
         attend[:, 8:10] = room.attended.data_ptr(), 4 * room.attended.shape[1]
-        self._set_asks(calls[:, 1], "qkv", caches)
+        calls[:, 1, ASKED_FIELD + 1] = caches
         return calls
 
     def finishing(self, residual: torch.Tensor, room: StepRoom, caches: list[torch.Tensor]) -> Records:
@@ -86,15 +92,13 @@ class LayerCalls:
         set_linear(calls[:, 3], room.gated, target, room.codes)
         calls[:, 2:, 7] = len(residual)  # the room may be for more rows
         next_caches = [cache.data_ptr() for cache in caches[1:]]
-        for number, name in ((0, "output"), (2, "gate_up"), (3, "down")):
-            self._set_asks(calls[:-1, number], name, next_caches)
+        for number, _ in _FINISH_ASKS:
+            calls[:-1, number, ASKED_FIELD + 1] = next_caches
         return calls
 
-    def _set_asks(self, calls: Records, name: str, caches: list[int]) -> None:
-        """Products before the attention that reads these caches; of keys in a window there are few."""
-        windows = self._windows[len(self._windows) - len(caches) :]
-        calls[:, ASKED_FIELD] = [0 if window else self.asks.address(name) for window in windows]
-        calls[:, ASKED_FIELD + 1] = caches
+    def _set_asks(self, calls: Records, name: str, windows: npt.NDArray[np.int64]) -> None:
+        """Of products before attention with these windows: of keys in one there are few."""
+        calls[:, ASKED_FIELD] = np.where(windows == 0, self.asks.address(name), 0)
 
     def final(self, residual: torch.Tensor) -> Records:
         """The norm after the last layer."""

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from llvmlite import ir
+from vector_kernels import by_vectors
 
-from vllm_obs.engine.kept_files import KeptFiles
-from vllm_obs.engine.kernels.cpu.emit import I64, POINTER, Emitter, Value
+from vllm_obs.engine.kernels.cpu.emit import Emitter, Value
 from vllm_obs.engine.kernels.cpu.exponential import exp2_of_codes
-from vllm_obs.engine.kernels.cpu.jit import CompiledModule, run_in_parallel
 
 from .conftest import MACHINES
 
@@ -18,23 +16,11 @@ pytestmark = pytest.mark.skipif("vnni" not in MACHINES, reason="only attention o
 
 def powers(folder: Path, exponents: torch.Tensor) -> torch.Tensor:
     """2 to the power of float32, as many as whole vectors have."""
-    target = torch.empty_like(exponents)
 
-    def emit_all(module: ir.Module) -> None:
-        emit = Emitter(module, "powers", [POINTER], MACHINES["vnni"].num_lanes)
-        first, last = (emit.pointer(emit.load(emit.arguments[0], place, I64)) for place in (0, 8))
+    def change(emit: Emitter, pointer: Value, offset: Value) -> Value:
+        return exp2_of_codes(emit, emit.load(pointer, offset, emit.vector))
 
-        def one(place: Value, _: list[Value]) -> None:
-            emit.store(exp2_of_codes(emit, emit.load(first, place, emit.vector)), last, place)
-
-        emit.loop(0, exponents.nbytes, 4 * emit.num_lanes, one)
-        emit.finish()
-
-    folder.chmod(0o700)
-    module = CompiledModule("powers", emit_all, KeptFiles("kernels", folder))
-    record = torch.tensor([exponents.data_ptr(), target.data_ptr()])
-    run_in_parallel(module.address("powers"), record.data_ptr(), 1)
-    return target
+    return by_vectors(MACHINES["vnni"], folder, exponents, torch.empty_like(exponents), change)
 
 
 def test_powers_are_off_by_three_millionths_at_most(tmp_path: Path) -> None:

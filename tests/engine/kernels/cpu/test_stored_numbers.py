@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from llvmlite import ir
+from vector_kernels import by_vectors
 
-from vllm_obs.engine.kept_files import KeptFiles
-from vllm_obs.engine.kernels.cpu.emit import I64, POINTER, Emitter, Value
-from vllm_obs.engine.kernels.cpu.jit import CompiledModule, Machine, run_in_parallel
+from vllm_obs.engine.kernels.cpu.emit import Emitter, Value
+from vllm_obs.engine.kernels.cpu.jit import Machine
 from vllm_obs.engine.kernels.cpu.stored_numbers import STORED_BYTES, load_numbers, narrowed
 
 
@@ -18,25 +17,12 @@ def converted(
     """The numbers from float32 to how they are stored, or back."""
     target = torch.empty(source.shape, dtype=getattr(torch, stored if is_narrowing else "float32"))
 
-    def emit_all(module: ir.Module) -> None:
-        emit = Emitter(module, "convert", [POINTER], machine.num_lanes)
-        first, last = (emit.pointer(emit.load(emit.arguments[0], place, I64)) for place in (0, 8))
+    def change(emit: Emitter, pointer: Value, offset: Value) -> Value:
+        if is_narrowing:
+            return narrowed(emit, emit.load(pointer, offset, emit.vector), stored)
+        return load_numbers(emit, pointer, offset, stored)
 
-        def one(number: Value, _: list[Value]) -> None:
-            read, written = (emit.mul(number, size) for size in (source.element_size(), target.element_size()))
-            if is_narrowing:
-                emit.store(narrowed(emit, emit.load(first, read, emit.vector), stored), last, written)
-            else:
-                emit.store(load_numbers(emit, first, read, stored), last, written)
-
-        emit.loop(0, len(source), machine.num_lanes, one)
-        emit.finish()
-
-    folder.chmod(0o700)
-    module = CompiledModule("convert", emit_all, KeptFiles("kernels", folder))
-    record = torch.tensor([source.data_ptr(), target.data_ptr()])
-    run_in_parallel(module.address("convert"), record.data_ptr(), 1)
-    return target
+    return by_vectors(machine, folder, source, target, change)
 
 
 def test_sizes_are_those_of_torch(stored: str) -> None:
